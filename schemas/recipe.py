@@ -1,0 +1,211 @@
+"""The recipe: everything about a run, as data. Code never asks which recipe it runs."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import Contract, digest_of
+from schemas.data import DataConfig, TaskFamily
+from schemas.ladder import LadderConfig
+from schemas.model import ModelConfig, TokenizerConfig
+from schemas.stages import (
+    ExtensionStage,
+    PretrainStage,
+    RewardConfig,
+    RLStage,
+    RolloutConfig,
+    SFTStage,
+)
+
+
+class QualityConfig(Contract):
+    """Thresholds of the quality gates; the checks themselves are the suites in schemas/suites."""
+
+    thresholds: dict[str, float] = Field(default_factory=dict)
+    """Overrides by `edge/check`, for example `E1/duplicate_share: 0.02`."""
+    offenders: int = Field(default=20, ge=0, le=1000)
+    """Row ids kept a failed check."""
+
+
+class Toleration(Contract):
+    """A Kubernetes toleration."""
+
+    key: str
+    """Taint key."""
+    operator: str = "Exists"
+    """Exists or Equal."""
+    value: str = ""
+    """Taint value when the operator is Equal."""
+    effect: str = "NoSchedule"
+    """Taint effect."""
+
+
+class SecretReference(Contract):
+    """A secret by name; its value never enters a recipe, an IR or a log."""
+
+    secret: str = Field(min_length=1)
+    """Name of the Kubernetes secret."""
+    key: str = Field(min_length=1)
+    """Key inside the secret."""
+    variable: str = Field(min_length=1, pattern=r"^[A-Z][A-Z0-9_]*$")
+    """Environment variable that receives it."""
+
+
+class Resources(Contract):
+    """What a task asks for; one machine clamps CPU and memory, a cluster schedules by them."""
+
+    cpu: int = Field(default=1, ge=1, le=512)
+    """CPU cores; on one machine also the number of threads."""
+    memory: str = Field(default="2Gi", pattern=r"^\d+(\.\d+)?(Mi|Gi|Ti)$")
+    """Memory limit."""
+    gpus: int = Field(default=0, ge=0, le=1024)
+    """Accelerators."""
+    gpu_type: str = "nvidia.com/gpu"
+    """Accelerator resource name."""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    """Node labels that the task requires."""
+    tolerations: list[Toleration] = Field(default_factory=list)
+    """Taints that the task tolerates."""
+    shared_memory: str | None = Field(default=None, pattern=r"^\d+(\.\d+)?(Mi|Gi)$")
+    """Size of a memory-backed /dev/shm, which multi-process data loading needs."""
+    secrets: list[SecretReference] = Field(default_factory=list)
+    """Secrets as environment variables."""
+    retries: int = Field(default=0, ge=0, le=10)
+    """Further attempts after a failure."""
+    timeout_seconds: int = Field(default=3600, ge=1)
+    """Wall-clock limit of one attempt."""
+
+    @model_validator(mode="after")
+    def _gpu_tasks_can_retry(self) -> Self:
+        if self.gpus and not self.retries:
+            raise ValueError(
+                f"a task with gpus={self.gpus} needs retries >= 1, got retries={self.retries}: "
+                "nodes are preempted; set retries to 1 or more"
+            )
+        return self
+
+
+class StageResources(Contract):
+    """Resources by kind of task."""
+
+    light: Resources = Field(default_factory=Resources)
+    """Prerequisites, ladder gate, report."""
+    data: Resources = Field(default_factory=Resources)
+    """Corpus, packing, SFT data, prompts."""
+    quality: Resources = Field(default_factory=Resources)
+    """Quality gates."""
+    training: Resources = Field(default_factory=lambda: Resources(cpu=2, memory="3Gi"))
+    """Continual pretraining, extension and SFT."""
+    rl: Resources = Field(default_factory=lambda: Resources(cpu=2, memory="3Gi"))
+    """CISPO rounds and prompt curation."""
+    benchmark: Resources = Field(default_factory=lambda: Resources(cpu=2, memory="3Gi"))
+    """Benchmarks."""
+
+
+class BenchmarkConfig(Contract):
+    """Held-out tasks of increasing length, avg@k with a 95% interval."""
+
+    problems_per_level: int = Field(default=25, ge=2)
+    """Problems of each level of each family."""
+    samples_per_problem: int = Field(default=4, ge=1)
+    """k of avg@k."""
+    temperature: float = Field(default=1.0, ge=0.0, le=5.0)
+    """Sampling temperature (report: 1.0); 0 is greedy."""
+    top_p: float = Field(default=0.95, gt=0.0, le=1.0)
+    """Nucleus mass (report: 0.95)."""
+    seed_offset: int = Field(default=1_000_000, ge=1)
+    """Added to the seed, so that benchmark problems are never training problems."""
+    margin: float = Field(default=0.01, ge=0.0)
+    """E8 blocks when the paired change is below -margin with 95% confidence."""
+
+
+class Recipe(Contract):
+    """One run of the whole path, resolved and complete."""
+
+    name: str = Field(min_length=1, max_length=60, pattern=r"^[a-z0-9][a-z0-9.-]*$")
+    """Name of the recipe; also of the pipeline."""
+    version: str = Field(default="1", pattern=r"^[0-9]+(\.[0-9]+)*$")
+    """Version of the recipe; raise it when the values change."""
+    description: str = Field(default="", max_length=500)
+    """What the recipe is for."""
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    """Every random stream of the run derives from it."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """Architecture."""
+    tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
+    """Tokenizer that is trained on the corpus."""
+    data: DataConfig
+    """Pretraining corpus."""
+    tasks: list[TaskFamily] = Field(min_length=1)
+    """Verifiable task families for SFT, RL and the benchmark (disjoint problems)."""
+    pretrain: PretrainStage = Field(default_factory=PretrainStage)
+    """Continual pretraining."""
+    extension: list[ExtensionStage] = Field(min_length=1, max_length=8)
+    """Context-extension stages in order (the report has four)."""
+    sft: SFTStage = Field(default_factory=SFTStage)
+    """Supervised fine-tuning."""
+    rl: RLStage = Field(default_factory=RLStage)
+    """Reinforcement learning."""
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    """Sampling during RL."""
+    rewards: RewardConfig = Field(default_factory=RewardConfig)
+    """Reward components."""
+    ladder: LadderConfig = Field(default_factory=LadderConfig)
+    """Staged length expansion."""
+    quality: QualityConfig = Field(default_factory=QualityConfig)
+    """Quality gates."""
+    resources: StageResources = Field(default_factory=StageResources)
+    """Resources by kind of task."""
+    benchmark: BenchmarkConfig = Field(default_factory=BenchmarkConfig)
+    """Benchmark."""
+    provenance: dict[str, str] = Field(default_factory=dict)
+    """Where values come from, by dotted field: disclosed, inherited, borrowed or chosen."""
+
+    @model_validator(mode="after")
+    def _vocabulary_matches(self) -> Self:
+        if self.tokenizer.vocab_size > self.model.vocab_size:
+            raise ValueError(
+                f"tokenizer.vocab_size={self.tokenizer.vocab_size} exceeds model.vocab_size="
+                f"{self.model.vocab_size}; raise model.vocab_size"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _windows_grow(self) -> Self:
+        previous_window, previous_base = self.pretrain.window, self.model.rope_base
+        for number, stage in enumerate(self.extension, start=1):
+            if stage.window < previous_window:
+                raise ValueError(
+                    f"extension stage {number} has window={stage.window}, shorter than the "
+                    f"{previous_window} before it; windows may only grow"
+                )
+            if stage.rope_base < previous_base:
+                raise ValueError(
+                    f"extension stage {number} has rope_base={stage.rope_base:g}, below the "
+                    f"{previous_base:g} before it; the base may only grow with the window"
+                )
+            previous_window, previous_base = stage.window, stage.rope_base
+        longest = self.ladder.windows[-1]
+        if longest >= previous_window:
+            raise ValueError(
+                f"the last ladder window ({longest} tokens) does not fit the extended context "
+                f"({previous_window} tokens) with a prompt; lower ladder.scale or extend further"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _families_are_distinct(self) -> Self:
+        names = [family.name for family in self.tasks]
+        if len(set(names)) != len(names):
+            raise ValueError(f"task families must be distinct, got {names}; merge the repeats")
+        return self
+
+    def digest(self) -> str:
+        """Digest of the resolved recipe."""
+        return digest_of(self.model_dump(mode="json"))
+
+    def compact(self) -> dict[str, Any]:
+        """The recipe without values that equal their defaults; `Recipe(**compact)` restores it."""
+        return self.model_dump(mode="json", exclude_defaults=True)

@@ -1,0 +1,178 @@
+"""Training stages: continual pretraining, context extension, SFT and RL."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from schemas.algorithms import Algorithm, CispoConfig
+from schemas.base import Contract
+
+
+class OptimizerConfig(Contract):
+    """AdamW; the M1 report uses betas (0.9, 0.95) and eps 1e-15 because most gradients are tiny."""
+
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    """Decay of the first moment."""
+    beta2: float = Field(default=0.95, ge=0.0, lt=1.0)
+    """Decay of the second moment."""
+    eps: float = Field(default=1e-15, gt=0.0, le=1e-3)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(default=0.1, ge=0.0)
+    """Decoupled weight decay on matrices; norms and biases have none."""
+    grad_clip: float = Field(default=1.0, gt=0.0)
+    """Largest global gradient norm."""
+
+
+class PretrainStage(Contract):
+    """Continual pretraining: constant learning rate, then decay."""
+
+    window: int = Field(default=32, ge=8)
+    """Row length in tokens."""
+    rows_per_step: int = Field(default=64, ge=1)
+    """Packed rows in one optimizer step."""
+    tokens: int = Field(default=200_000, ge=1)
+    """Tokens to train on; the corpus is repeated when it is shorter."""
+    learning_rate: float = Field(default=8e-5, gt=0.0)
+    """Constant learning rate."""
+    final_learning_rate: float = Field(default=8e-6, gt=0.0)
+    """Learning rate at the end of the decay."""
+    constant_fraction: float = Field(default=1 / 3, ge=0.0, le=1.0)
+    """Share of tokens at the constant rate (2.5T of 7.5T in the report)."""
+    warmup_steps: int = Field(default=20, ge=0)
+    """Linear warm-up steps."""
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    """Optimizer settings."""
+
+    @model_validator(mode="after")
+    def _decay_goes_down(self) -> Self:
+        if self.final_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"final_learning_rate={self.final_learning_rate} exceeds learning_rate="
+                f"{self.learning_rate}; the rate may only decay"
+            )
+        return self
+
+
+class ExtensionStage(Contract):
+    """One step of context extension; the RoPE base of softmax layers grows with the window."""
+
+    window: int = Field(ge=8)
+    """Row length in tokens."""
+    rope_base: float = Field(gt=1.0)
+    """RoPE base of softmax layers from this stage on."""
+    rows_per_step: int = Field(default=8, ge=1)
+    """Packed rows in one optimizer step."""
+    tokens: int = Field(ge=1)
+    """Tokens to train on."""
+    learning_rate: float = Field(gt=0.0)
+    """Constant learning rate."""
+    long_share: float = Field(default=0.4, ge=0.0, le=1.0)
+    """Least share of tokens from documents at least half a window long."""
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    """Optimizer settings."""
+
+
+class SFTStage(Contract):
+    """Supervised fine-tuning on chain-of-thought with reflection, loss on the answer side only."""
+
+    examples: int = Field(default=4_000, ge=8)
+    """Conversations to generate."""
+    window: int = Field(default=128, ge=16)
+    """Row length that conversations are packed into."""
+    rows_per_step: int = Field(default=16, ge=1)
+    """Packed rows in one optimizer step."""
+    epochs: float = Field(default=2.0, gt=0.0)
+    """Passes over the examples; a fraction stops inside a pass."""
+    learning_rate: float = Field(default=1e-3, gt=0.0)
+    """Peak learning rate."""
+    final_learning_rate: float = Field(default=1e-4, gt=0.0)
+    """Learning rate at the end of the cosine."""
+    warmup_steps: int = Field(default=10, ge=0)
+    """Linear warm-up steps."""
+    reflection_share: float = Field(default=0.3, ge=0.0, le=1.0)
+    """Share of examples with a wrong step that is noticed ("Wait") and corrected."""
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    """Optimizer settings."""
+
+
+class CurationConfig(Contract):
+    """RL prompts are kept by the pass rate of the policy that starts RL."""
+
+    candidates: int = Field(default=600, ge=1)
+    """Prompts to generate before curation."""
+    samples: int = Field(default=4, ge=1)
+    """Samples a prompt; the report uses pass@10."""
+    pass_rate_above: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Kept only when the pass rate is above this."""
+    pass_rate_below: float = Field(default=0.9, gt=0.0, le=1.0)
+    """Kept only when the pass rate is below this (report: 0.9)."""
+
+
+class RLStage(Contract):
+    """Group rollouts, group-normalised advantages, and off-policy updates of one batch."""
+
+    algorithm: Algorithm = Field(default_factory=CispoConfig)
+    """The objective."""
+    rounds: int = Field(default=6, ge=1, le=64)
+    """Rounds that the DAG unrolls; each runs at the window that the expansion gate chose."""
+    batches_per_round: int = Field(default=2, ge=1)
+    """Generation batches in a round."""
+    groups_per_batch: int = Field(default=32, ge=1)
+    """Prompts in a generation batch."""
+    group_size: int = Field(default=8, ge=2)
+    """Samples of each prompt (G)."""
+    updates_per_batch: int = Field(default=16, ge=1)
+    """Off-policy optimizer updates of each generation batch (report: 16)."""
+    learning_rate: float = Field(default=1e-4, gt=0.0)
+    """Constant learning rate."""
+    optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig(weight_decay=0.0))
+    """Optimizer settings."""
+    dynamic_sampling: bool = True
+    """Drop groups whose rewards have no spread and refill the batch."""
+    max_refills: int = Field(default=3, ge=0)
+    """Extra generation waves to refill a batch; after them a smaller batch is used and reported."""
+    curation: CurationConfig = Field(default_factory=CurationConfig)
+    """How prompts are chosen before round 1."""
+    minimum_probability_correlation: float = Field(default=0.99, ge=-1.0, le=1.0)
+    """Stop when sampler and trainer probabilities correlate less than this."""
+
+    @model_validator(mode="after")
+    def _updates_divide_the_batch(self) -> Self:
+        sequences = self.groups_per_batch * self.group_size
+        if self.updates_per_batch > sequences:
+            raise ValueError(
+                f"updates_per_batch={self.updates_per_batch} exceeds the {sequences} sequences of "
+                f"a batch (groups_per_batch={self.groups_per_batch} x group_size="
+                f"{self.group_size}); lower updates_per_batch or enlarge the batch"
+            )
+        return self
+
+
+class RolloutConfig(Contract):
+    """How answers are sampled in RL."""
+
+    temperature: float = Field(default=1.0, gt=0.0, le=5.0)
+    """Sampling temperature."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Nucleus mass; 1 samples from the whole distribution."""
+    max_batch: int = Field(default=256, ge=1)
+    """Sequences decoded together."""
+    repetition_run: int = Field(default=0, ge=0)
+    """Stop after this many consecutive tokens above the threshold (report: 3000); 0 is off."""
+    repetition_threshold: float = Field(default=0.99, gt=0.0, lt=1.0)
+    """Probability above which a token counts towards the run."""
+
+
+class RewardConfig(Contract):
+    """Reward components; "could not be judged" is never a reward."""
+
+    correct: float = Field(default=1.0, gt=0.0)
+    """Reward of an answer that the verifier accepts."""
+    well_formed: float = Field(default=0.0, ge=0.0)
+    """Reward of exactly one <think>...</think> followed by a non-empty answer."""
+    overlong_share: float = Field(default=0.2, ge=0.0, lt=1.0)
+    """The soft overlong penalty ramps 0 to -1 over this last share of the window; 0 is off."""
+    maximum_unjudged_share: float = Field(default=0.01, ge=0.0, le=1.0)
+    """A batch with more unjudged samples is blocked."""
