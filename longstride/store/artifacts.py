@@ -59,19 +59,20 @@ def publish(
     return manifest
 
 
-def open_artifact(
-    directory: Path,
-    kind: ArtifactKind,
-    model: type[Manifest] = ArtifactManifest,  # type: ignore[assignment]
-    *,
-    manifest_name: str = MANIFEST,
-) -> Manifest:
+def open_artifact(directory: Path, kind: ArtifactKind) -> ArtifactManifest:
     """Read an artifact's manifest and verify every file against it.
 
     Raises:
         DataError: The manifest is missing or malformed, the kind differs, or a file is missing,
             truncated or changed.
     """
+    return open_manifest(directory, kind, ArtifactManifest, MANIFEST)
+
+
+def open_manifest(
+    directory: Path, kind: ArtifactKind, model: type[Manifest], manifest_name: str
+) -> Manifest:
+    """The same for a manifest of another type under another name."""
     if not (directory / manifest_name).is_file():
         raise DataError(
             f"{directory} has no {manifest_name}: it was never published, or it is not a {kind} "

@@ -1,0 +1,19 @@
+"""Read, clean, de-duplicate and mix the pretraining corpus."""
+
+from kfp import dsl
+
+from components.base import component
+
+
+@component
+def build_corpus(
+    code_digest: str, recipe: dsl.Input[dsl.Artifact], corpus: dsl.Output[dsl.Dataset]
+) -> None:
+    """Build the corpus to the recipe's mixture."""
+    from pathlib import Path
+
+    from longstride.data.corpus import build_corpus
+    from longstride.recipe.resolved import open_recipe
+
+    manifest = build_corpus(open_recipe(recipe.path), Path(corpus.path))
+    corpus.metadata.update(manifest.counts)

@@ -1,0 +1,26 @@
+"""Resolve and check the recipe and the machine before anything expensive starts."""
+
+from kfp import dsl
+
+from components.base import component
+
+
+@component
+def prerequisites(
+    recipe: str,
+    code_digest: str,
+    structure: str,
+    resolved_recipe: dsl.Output[dsl.Artifact],
+    environment: dsl.Output[dsl.Artifact],
+) -> None:
+    """Publish the resolved recipe, or refuse it."""
+    from pathlib import Path
+
+    from longstride.recipe.prerequisites import check_and_publish
+
+    resolved = check_and_publish(
+        recipe, code_digest, structure, Path(resolved_recipe.path), Path(environment.path)
+    )
+    resolved_recipe.metadata.update(
+        {"name": resolved.name, "version": resolved.version, "digest": resolved.digest()}
+    )

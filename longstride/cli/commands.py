@@ -1,0 +1,170 @@
+"""What each command does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+
+from longstride.cli.display import Display
+from longstride.cli.plan import plan_lines
+from longstride.cli.summary import summary_lines
+from longstride.errors import PipelineError, UsageError
+from longstride.recipe.loading import load_recipe
+from longstride.store.files import write_json
+from longstride.version import code_digest
+from schemas.recipe import Recipe
+
+SUCCEEDED = 0
+FAILED = 1
+
+
+def recipe_folder() -> Path:
+    """Folder of the shipped recipes."""
+    return Path(str(resources.files("pipelines"))) / "recipes"
+
+
+def _recipe(arguments: argparse.Namespace) -> Recipe:
+    return load_recipe(arguments.recipe, arguments.overrides, [recipe_folder()])
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Resolve, validate, print the plan, stop."""
+    recipe = _recipe(arguments)
+    for line in plan_lines(recipe):
+        print(line)
+    if arguments.resolved:
+        write_json(arguments.resolved, recipe)
+        print(f"resolved recipe: {arguments.resolved}")
+    return SUCCEEDED
+
+
+def compile_(arguments: argparse.Namespace) -> int:
+    """Compile to IR YAML."""
+    from pipelines.compiling import compile_recipe
+
+    recipe = _recipe(arguments)
+    out = compile_recipe(recipe, arguments.output or Path(f"{recipe.name}.yaml"))
+    print(f"{out} ({out.stat().st_size} bytes)")
+    return SUCCEEDED
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compile and run on this machine."""
+    from pipelines.compiling import compile_recipe
+
+    recipe = _recipe(arguments)
+    # Fail on an unknown gate threshold or the like before anything starts.
+    plan_lines(recipe)
+    name = arguments.run_id or f"{recipe.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    run_dir = (arguments.runs / name).resolve()
+    if run_dir.exists():
+        raise UsageError(f"{run_dir} exists already; choose another --run-id, or resume it")
+    print(f"{recipe.name} {recipe.version}, recipe {recipe.digest()[7:19]}, run {name}")
+    ir_path = compile_recipe(recipe, arguments.runs.resolve() / f".{name}.ir.yaml")
+    try:
+        from longstride.runner import execute, load_ir
+
+        ir = load_ir(ir_path)
+    finally:
+        ir_path.unlink()
+    with Display(run_dir, sys.stdout) as display:
+        result = execute(
+            ir,
+            run_dir,
+            {"code_digest": code_digest()},
+            _options(arguments, display, caching=not arguments.no_cache),
+            run_name=name,
+        )
+    return _finish(run_dir, result.state, result.error)
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    """Run what had not finished."""
+    from longstride.runner import resume as resume_run
+
+    run_dir = _run_dir(arguments)
+    with Display(run_dir, sys.stdout) as display:
+        result = resume_run(run_dir, _options(arguments, display))
+    return _finish(run_dir, result.state, result.error)
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """Stop a run from outside."""
+    from longstride.runner import read_run
+    from longstride.runner import stop as stop_run
+
+    run_dir = _run_dir(arguments)
+    stop_run(run_dir)
+    while read_run(run_dir).alive:
+        time.sleep(0.2)
+    print(f"{run_dir.name}: {read_run(run_dir).state}")
+    return SUCCEEDED
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the report of a run."""
+    from longstride.report.collect import write_report
+
+    run_dir = _run_dir(arguments)
+    print(write_report(run_dir, arguments.output or run_dir / "report.html"))
+    return SUCCEEDED
+
+
+def list_runs(arguments: argparse.Namespace) -> int:
+    """List runs, newest first."""
+    from longstride.runner import read_run
+
+    found = sorted(arguments.runs.glob("*/state.sqlite"), key=os.path.getmtime, reverse=True)
+    for path in found:
+        state = read_run(path.parent)
+        started = datetime.fromtimestamp(state.created_at).strftime("%Y-%m-%d %H:%M:%S")
+        print(f"{started}  {state.state:10}  {path.parent.name}  {state.error or ''}")
+    if not found:
+        print(f"no runs in {arguments.runs}")
+    return SUCCEEDED
+
+
+def _options(arguments: argparse.Namespace, display: Display, caching: bool = True):  # type: ignore[no-untyped-def]
+    from longstride.runner import ExecutorOptions
+
+    secrets: dict[str, dict[str, str]] = {}
+    if arguments.secrets:
+        try:
+            secrets = json.loads(arguments.secrets.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise UsageError(f"--secrets {arguments.secrets} cannot be read: {error}") from error
+    return ExecutorOptions(
+        cpu_slots=arguments.cpus or os.cpu_count() or 1,
+        gpu_slots=arguments.gpus,
+        caching=caching,
+        secrets=secrets,
+        listener=display.on_event,
+    )
+
+
+def _run_dir(arguments: argparse.Namespace) -> Path:
+    for candidate in (Path(arguments.run_dir), arguments.runs / arguments.run_dir):
+        if (candidate / "state.sqlite").is_file():
+            return candidate.resolve()
+    raise UsageError(
+        f"there is no run {arguments.run_dir!r} here or in {arguments.runs}; `longstride runs` "
+        "lists what there is"
+    )
+
+
+def _finish(run_dir: Path, state: str, error: str | None) -> int:
+    from longstride.report.collect import write_report
+
+    try:
+        written: str = str(write_report(run_dir, run_dir / "report.html"))
+    except PipelineError as problem:
+        written = f"not written: {problem}"
+    for line in summary_lines(run_dir, state, error, written):
+        print(line)
+    return SUCCEEDED if state == "SUCCEEDED" else FAILED

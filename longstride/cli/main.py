@@ -1,0 +1,105 @@
+"""The `longstride` command. Exit codes: 0 done, 1 blocked or failed, 2 wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from longstride.cli import commands
+from longstride.errors import LongstrideError, UsageError
+from longstride.version import __version__
+
+FAILED = 1
+USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        code: int = parsed.run(parsed)
+    except UsageError as error:
+        print(f"longstride: {error}", file=sys.stderr)
+        return USAGE
+    except LongstrideError as error:
+        print(f"longstride: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="longstride",
+        description="The MiniMax-M1 way of post-training, as one pipeline on Kubeflow Pipelines.",
+    )
+    parser.add_argument("--version", action="version", version=f"longstride {__version__}")
+    actions = parser.add_subparsers(required=True, metavar="command")
+
+    check = _recipe_command(actions, "check", "resolve and validate a recipe, print the plan")
+    check.add_argument("--resolved", type=Path, help="write the resolved recipe to this JSON file")
+    check.set_defaults(run=commands.check)
+
+    compile_ = _recipe_command(actions, "compile", "compile a recipe to KFP v2 IR")
+    compile_.add_argument("-o", "--output", type=Path, help="IR file (default: <name>.yaml)")
+    compile_.set_defaults(run=commands.compile_)
+
+    run = _recipe_command(actions, "run", "run a recipe on this machine, with a report at the end")
+    run.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")
+    run.add_argument("--run-id", help="name of the run's folder (default: recipe and time)")
+    run.add_argument("--no-cache", action="store_true", help="run every task even if known")
+    _machine_options(run)
+    run.set_defaults(run=commands.run)
+
+    resume = actions.add_parser("resume", help="finish a run that was killed, stopped or blocked")
+    _run_argument(resume)
+    _machine_options(resume)
+    resume.set_defaults(run=commands.resume)
+
+    stop = actions.add_parser("stop", help="stop a run; the exit handler still reports")
+    _run_argument(stop)
+    stop.set_defaults(run=commands.stop)
+
+    report = actions.add_parser("report", help="write the report of a run, in whatever state")
+    _run_argument(report)
+    report.add_argument("-o", "--output", type=Path, help="file (default: report.html in the run)")
+    report.set_defaults(run=commands.report)
+
+    runs = actions.add_parser("runs", help="list runs with their states")
+    runs.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")
+    runs.set_defaults(run=commands.list_runs)
+    return parser
+
+
+def _recipe_command(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help_: str
+) -> argparse.ArgumentParser:
+    command = actions.add_parser(name, help=help_)
+    command.add_argument("recipe", help="a YAML file, or the name of a shipped recipe")
+    command.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="override one field, for example rl.rounds=2 (repeatable)",
+    )
+    return command
+
+
+def _run_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run_dir", help="the run's folder, or its name below --runs")
+    command.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")
+
+
+def _machine_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--cpus", type=int, help="CPU cores to share among tasks (default: all)")
+    command.add_argument("--gpus", type=int, default=0, help="accelerators to share (default: 0)")
+    command.add_argument(
+        "--secrets", type=Path, help="JSON file with secrets by name, for tasks that refer to them"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

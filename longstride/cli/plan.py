@@ -1,0 +1,96 @@
+"""The plan of a recipe: what would run, how large it is, and what each gate checks."""
+
+from __future__ import annotations
+
+import difflib
+import math
+
+from longstride.errors import RecipeError
+from longstride.quality.gate import describe_checks
+from longstride.recipe.sizes import parameter_counts, training_flops
+from longstride.recipe.stages import extension_names
+from schemas.recipe import Recipe
+from schemas.verdict import EDGE_TITLES
+
+
+def plan_lines(recipe: Recipe) -> list[str]:
+    """Lines of the plan.
+
+    Raises:
+        RecipeError: `quality.thresholds` names a check that no suite has.
+    """
+    _check_thresholds(recipe)
+    total, active = parameter_counts(recipe.model)
+    algorithm = recipe.rl.algorithm
+    lines = [
+        f"recipe     {recipe.name} {recipe.version}  {recipe.digest()}",
+        f"model      {total:,} parameters, {active:,} active a token; "
+        f"{recipe.model.block_types.count('lightning')} lightning and "
+        f"{recipe.model.block_types.count('softmax')} softmax layers",
+        f"corpus     {recipe.data.characters:,} characters, "
+        f"{recipe.data.reasoning_related_share:.0%} reasoning-related",
+        "",
+        f"{'stage':12} {'window':>9} {'tokens':>15} {'steps':>9} {'rate':>10} {'FLOPs':>9}",
+    ]
+    lines += [_stage_line(*stage) for stage in _stages(recipe)]
+    windows = recipe.ladder.windows
+    lines += [
+        "",
+        f"RL         {algorithm.kind}, {recipe.rl.rounds} rounds x {recipe.rl.batches_per_round} "
+        f"batches x {recipe.rl.groups_per_batch} prompts x {recipe.rl.group_size} samples, "
+        f"{recipe.rl.updates_per_batch} updates a batch",
+        f"ladder     {' -> '.join(str(w) for w in windows)} tokens; a window opens when perplexity "
+        f"changes by at most {recipe.ladder.perplexity_relative_change:g} and p99 length reaches "
+        f"{recipe.ladder.p99_share:g} of it",
+        f"benchmark  {sum(len(f.levels) for f in recipe.tasks)} levels x "
+        f"{recipe.benchmark.problems_per_level} problems x "
+        f"{recipe.benchmark.samples_per_problem} samples",
+        "",
+        "gates      (block: stops the run; warn: shown; info: recorded)",
+    ]
+    return lines + _gate_lines(recipe)
+
+
+def _stages(recipe: Recipe) -> list[tuple[Recipe, str, int, int, int, float]]:
+    pretrain = recipe.pretrain
+    stages = [
+        (recipe, "pretrain", pretrain.window, pretrain.tokens, pretrain.rows_per_step,
+         pretrain.learning_rate)
+    ]  # fmt: skip
+    for name, extension in zip(extension_names(recipe), recipe.extension, strict=True):
+        stages.append(
+            (recipe, name, extension.window, extension.tokens, extension.rows_per_step,
+             extension.learning_rate)
+        )  # fmt: skip
+    return stages
+
+
+def _stage_line(recipe: Recipe, name: str, window: int, tokens: int, rows: int, rate: float) -> str:
+    steps = math.ceil(tokens / (window * rows))
+    flops = training_flops(recipe.model, tokens, window)
+    return f"{name:12} {window:9,} {tokens:15,} {steps:9,} {rate:10.2g} {flops:9.2g}"
+
+
+def _check_thresholds(recipe: Recipe) -> None:
+    known = [check.key for check in describe_checks()]
+    for key, value in recipe.quality.thresholds.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            fix = f"did you mean {near[0]!r}?" if near else "`longstride check` lists the checks"
+            raise RecipeError(
+                f"quality.thresholds.{key}: no suite has this check (value {value:g}); {fix}"
+            )
+
+
+def _gate_lines(recipe: Recipe) -> list[str]:
+    lines: list[str] = []
+    edge = ""
+    for check in describe_checks():
+        current, _, name = check.key.partition("/")
+        if current != edge:
+            edge = current
+            lines.append(f"  {edge} {EDGE_TITLES[edge]}")
+        value = recipe.quality.thresholds.get(check.key, check.threshold)
+        shown = check.threshold_field or ("exact" if value is None else f"{value:g}")
+        lines.append(f"     {check.severity:5} {name:34} {shown}")
+    return lines

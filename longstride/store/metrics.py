@@ -1,0 +1,47 @@
+"""Metrics as appended JSON lines, the source of truth for the report and for live views."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class MetricsWriter:
+    """Appends `{"step", "name", "value", "time"}` rows; a line is on disk as soon as written."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._stream = (directory / METRICS_FILE).open("a", encoding="utf-8", buffering=1)
+        self.last: dict[str, float] = {}
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Append one row a value.
+
+        Raises:
+            ValueError: A value is not finite; a metric that does not exist is left out instead.
+        """
+        now = round(time.time(), 3)
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"metric {name} at step {step} is {value}; it must be finite")
+            row = {"step": step, "name": name, "value": value, "time": now}
+            self._stream.write(json.dumps(row) + "\n")
+            self.last[name] = value
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stream.close()

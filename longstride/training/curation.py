@@ -1,0 +1,35 @@
+"""Curation of RL prompts by the policy that starts RL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from longstride.data.prompts import build_candidates, curate
+from longstride.rollout.native import NativeGenerator
+from longstride.store.artifacts import open_artifact
+from longstride.tokens.tokenizer import Tokenizer
+from longstride.training.checkpoints import open_checkpoint
+from longstride.training.determinism import make_deterministic
+from schemas.artifacts import ArtifactManifest
+from schemas.recipe import Recipe
+
+
+def curate_with_policy(
+    recipe: Recipe, examples: Path, tokenizer: Path, checkpoint: Path, out: Path
+) -> ArtifactManifest:
+    """Keep the candidates whose pass rate lies in the recipe's band, at the first window.
+
+    Raises:
+        DataError: An input is damaged, or too few prompts survive.
+    """
+    make_deterministic()
+    open_artifact(examples, "chat")
+    model = open_checkpoint(checkpoint).model
+    return curate(
+        recipe,
+        build_candidates(recipe, examples),
+        NativeGenerator(model, recipe.rollout.max_batch),
+        Tokenizer.load(tokenizer),
+        out,
+        recipe.ladder.windows[0],
+    )

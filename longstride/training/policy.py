@@ -1,0 +1,234 @@
+"""One RL round: collect, judge, select, advantages, update x16, audit, save (M1 report, sec. 3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longstride.errors import DataError
+from longstride.rl.objectives import objective_of
+from longstride.rollout.native import NativeGenerator
+from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
+from longstride.store.files import read_json, read_jsonl, write_json, write_jsonl
+from longstride.store.metrics import MetricsWriter
+from longstride.store.progress import Progress
+from longstride.store.seeds import stream_seed
+from longstride.tokens.tokenizer import Tokenizer
+from longstride.training.checkpoints import open_checkpoint, pass_through, publish_checkpoint
+from longstride.training.collecting import Batch, collect_batch
+from longstride.training.determinism import make_deterministic
+from longstride.training.engine import Engine
+from longstride.training.ladder import LADDER_FILE, ROLLOUTS_FILE, SUMMARY_FILE
+from longstride.training.measuring import batch_metrics, round_facts
+from longstride.training.updating import (
+    UpdateSettings,
+    check_agreement,
+    recompute_old_policy,
+    split_updates,
+    update,
+)
+from schemas.ladder import LadderState
+from schemas.recipe import Recipe
+from schemas.rows import RLPrompt, Rollout
+
+
+@dataclass(frozen=True)
+class RoundPaths:
+    """Where a round reads from and writes to."""
+
+    prompts: Path
+    tokenizer: Path
+    checkpoint: Path
+    ladder: Path
+    out_checkpoint: Path
+    out_rollouts: Path
+    metrics: Path
+
+
+@dataclass
+class _Round:
+    """State of a running round."""
+
+    recipe: Recipe
+    number: int
+    window: int
+    engine: Engine
+    generator: NativeGenerator
+    tokenizer: Tokenizer
+    prompts: list[RLPrompt]
+    settings: UpdateSettings
+    writer: MetricsWriter
+    step: int = 0
+
+
+def run_round(recipe: Recipe, number: int, paths: RoundPaths) -> dict[str, float]:
+    """Run round `number` at the ladder's window, or pass the checkpoint through.
+
+    Returns:
+        Last values of the metrics; empty when the ladder has ended and nothing was trained.
+
+    Raises:
+        DataError: An input cannot be used, or no group carried any signal.
+        CheckpointError: The checkpoint is damaged, or sampler and trainer disagree.
+    """
+    open_artifact(paths.ladder, "ladder_state")
+    state = read_json(paths.ladder / LADDER_FILE, LadderState)
+    if state.status != "active":
+        return _pass_through(paths, recipe, number, state)
+    make_deterministic()
+    checkpoint = open_checkpoint(paths.checkpoint)
+    with MetricsWriter(paths.metrics) as writer:
+        current = _begin(
+            recipe, number, paths, state, Engine(checkpoint.model, recipe.rl.optimizer), writer
+        )
+        if checkpoint.optimizer_state is not None:
+            current.engine.load_state(checkpoint.optimizer_state)
+        batches = _run_batches(current)
+        final = dict(writer.last)
+    publish_checkpoint(
+        checkpoint.model,
+        paths.out_checkpoint,
+        stage=f"rl-{number}",
+        step=current.step,
+        tokens_seen=checkpoint.manifest.tokens_seen,
+        recipe_digest=recipe.digest(),
+        parents={"checkpoint": checkpoint.digest},
+        metrics={name: value for name, value in final.items() if name.startswith("rl/")},
+        optimizer_state=current.engine.state(),
+    )
+    _publish_rollouts(current, batches, paths.out_rollouts, checkpoint.digest)
+    return final
+
+
+def _begin(
+    recipe: Recipe,
+    number: int,
+    paths: RoundPaths,
+    state: LadderState,
+    engine: Engine,
+    writer: MetricsWriter,
+) -> _Round:
+    open_artifact(paths.prompts, "prompts")
+    settings = UpdateSettings(
+        objective=objective_of(recipe.rl.algorithm, state.is_weight_cap),
+        updates=recipe.rl.updates_per_batch,
+        learning_rate=recipe.rl.learning_rate,
+        grad_clip=state.grad_clip,
+        temperature=recipe.rollout.temperature,
+        minimum_correlation=recipe.rl.minimum_probability_correlation,
+    )
+    return _Round(
+        recipe=recipe,
+        number=number,
+        window=state.window,
+        engine=engine,
+        generator=NativeGenerator(engine.model, recipe.rollout.max_batch),
+        tokenizer=Tokenizer.load(paths.tokenizer),
+        prompts=list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt)),
+        settings=settings,
+        writer=writer,
+    )
+
+
+def _run_batches(current: _Round) -> list[Batch]:
+    progress = Progress(current.recipe.rl.batches_per_round, "batches")
+    batches = []
+    for number in range(current.recipe.rl.batches_per_round):
+        batch = collect_batch(
+            current.recipe,
+            current.prompts,
+            current.generator,
+            current.tokenizer,
+            window=current.window,
+            round_number=current.number,
+            batch_number=number,
+        )
+        _learn(current, batch, number)
+        batches.append(batch)
+        reward = current.writer.last.get("rl/reward/mean", float("nan"))
+        progress.update(number + 1, f"window {current.window}, reward {reward:.3f}")
+    return batches
+
+
+def _learn(current: _Round, batch: Batch, number: int) -> None:
+    """Recompute the old policy, take the updates of one batch, and record what happened."""
+    trainable = [rollout for rollout in batch.kept if rollout.advantage is not None]
+    if not trainable:
+        raise DataError(
+            f"round {current.number}, batch {number}: none of {batch.dropped_groups} groups has "
+            f"any spread in its rewards after {batch.waves} waves; the prompts are all too easy or "
+            "all too hard for this policy: change rl.curation, tasks or rl.group_size"
+        )
+    settings = current.settings
+    entropy = recompute_old_policy(current.engine.model, batch.rollouts, settings.temperature)
+    agreement = check_agreement(batch.rollouts, settings.minimum_correlation)
+    kept = sum(len(rollout.tokens) for rollout in batch.kept)
+    current.writer.log(
+        current.step,
+        {
+            **batch_metrics(batch.rollouts, current.window),
+            "rl/entropy": entropy,
+            "rl/probability_correlation": agreement.correlation,
+            "rl/probability_difference/max": agreement.max_difference,
+            "rl/mismatch_kl": agreement.kl_k3,
+            "rl/groups/kept": batch.kept_groups,
+            "rl/groups/dropped": batch.dropped_groups,
+            "rl/tokens/trained": kept,
+        },
+    )
+    seed = stream_seed(current.recipe.seed, "rl", current.number, number, "updates")
+    for minibatch in split_updates(trainable, settings.updates, seed):
+        current.writer.log(current.step, update(current.engine, minibatch, settings))
+        current.step += 1
+
+
+def _publish_rollouts(
+    current: _Round, batches: Sequence[Batch], out: Path, checkpoint_digest: str
+) -> None:
+    rollouts: list[Rollout] = [rollout for batch in batches for rollout in batch.rollouts]
+    facts = round_facts(batches[0].rollouts, batches[-1].rollouts, current.window)
+    count = write_jsonl(out / ROLLOUTS_FILE, rollouts)
+    write_json(
+        out / SUMMARY_FILE,
+        {
+            "passed_through": False,
+            "round": current.number,
+            "facts": json.loads(facts.model_dump_json()),
+            "kept_groups": sum(batch.kept_groups for batch in batches),
+            "dropped_groups": sum(batch.dropped_groups for batch in batches),
+            "waves": sum(batch.waves for batch in batches),
+            "is_weight_cap": current.settings.objective.weight_cap,
+        },
+    )
+    publish(
+        out,
+        "rollouts",
+        f"rl-{current.number}",
+        parents={"checkpoint": checkpoint_digest},
+        recipe_digest=current.recipe.digest(),
+        counts={"rollouts": count},
+    )
+
+
+def _pass_through(
+    paths: RoundPaths, recipe: Recipe, number: int, state: LadderState
+) -> dict[str, float]:
+    print(f"round {number} passes its checkpoint through: the ladder is {state.status}")
+    manifest = pass_through(paths.checkpoint, paths.out_checkpoint)
+    write_jsonl(paths.out_rollouts / ROLLOUTS_FILE, [])
+    write_json(
+        paths.out_rollouts / SUMMARY_FILE,
+        {"passed_through": True, "round": number, "status": state.status},
+    )
+    publish(
+        paths.out_rollouts,
+        "rollouts",
+        f"rl-{number}",
+        parents={"checkpoint": digest_of_artifact(manifest)},
+        recipe_digest=recipe.digest(),
+        counts={"rollouts": 0},
+    )
+    with MetricsWriter(paths.metrics):
+        return {}

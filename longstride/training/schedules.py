@@ -1,0 +1,42 @@
+"""Learning-rate schedules as functions of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Schedule = Callable[[int], float]
+
+
+def constant_then_decay(
+    peak: float, final: float, steps: int, constant_fraction: float, warmup: int
+) -> Schedule:
+    """Warm up, hold the peak, then decay exponentially to `final` at the last step."""
+    decay_from = max(warmup, round(steps * constant_fraction))
+
+    def rate(step: int) -> float:
+        if step < warmup:
+            return peak * (step + 1) / warmup
+        if step <= decay_from:
+            return peak
+        progress = (step - decay_from) / max(1, steps - 1 - decay_from)
+        return float(peak * (final / peak) ** min(1.0, progress))
+
+    return rate
+
+
+def cosine(peak: float, final: float, steps: int, warmup: int) -> Schedule:
+    """Warm up, then a cosine from `peak` to `final` at the last step."""
+
+    def rate(step: int) -> float:
+        if step < warmup:
+            return peak * (step + 1) / warmup
+        progress = (step - warmup) / max(1, steps - 1 - warmup)
+        return final + (peak - final) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+
+    return rate
+
+
+def constant(peak: float) -> Schedule:
+    """Always the same rate."""
+    return lambda step: peak
