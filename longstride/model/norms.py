@@ -1,0 +1,97 @@
+"""RMSNorm, and parameters that stay in fp32 when the rest of the model is cast down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """Return the type to accumulate in: fp64 stays fp64, everything else becomes fp32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def without_autocast(tensor: Tensor) -> torch.autocast:
+    """Return a context in which autocast leaves fp32 operations on the tensor's device alone."""
+    return torch.autocast(device_type=tensor.device.type, enabled=False)
+
+
+class Float32Module(nn.Module):
+    """A module whose own parameters and buffers (not its children's) ignore casts below fp32.
+
+    `model.to(torch.bfloat16)`, `.half()` and the like move such tensors to the device asked for
+    but keep their type, so that decay, router and head cannot lose precision by accident.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def keep(tensor: Tensor) -> Tensor:
+            out = fn(tensor)
+            if out.dtype in (torch.bfloat16, torch.float16):
+                return tensor.to(device=out.device)
+            return out
+
+        if recurse:
+            for child in self.children():
+                child._apply(fn)  # type: ignore[no-untyped-call]
+        return super()._apply(keep, recurse=False)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def projection(inputs: int, outputs: int) -> nn.Linear:
+    """Return a linear map without bias whose weights are not drawn: `initialise` does that.
+
+    torch's own initialisation would consume the global random generator.
+    """
+    return nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _RMSNorm(torch.autograd.Function):
+    """y = x / sqrt(mean(x^2) + eps) * weight, in fp32, with a hand-written backward.
+
+    The composite costs three times the kernels, and `F.rms_norm` is slower still on CPUs.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        normed, scale = _normalise(x, eps)
+        ctx.save_for_backward(normed, scale, weight)
+        ctx.dtype = x.dtype
+        return normed.to(x.dtype) * weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None]:
+        normed, scale, weight = ctx.saved_tensors
+        grad = grads[0].to(normed.dtype)
+        product = grad * normed
+        width = normed.shape[-1]
+        grad_weight = product.reshape(-1, width).sum(0)
+        inner = (product @ weight.to(normed.dtype)[:, None]).div_(-width)
+        grad_x = (grad * weight).addcmul_(normed, inner).mul_(scale)
+        return grad_x.to(ctx.dtype), grad_weight.to(weight.dtype), None
+
+
+def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x / rms and 1 / rms over the last dimension, in fp32 (fp64 for fp64)."""
+    wide = x.to(at_least_float32(x.dtype))
+    norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return wide * scale, scale
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm over the last dimension; accumulates in fp32."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normed tensor, of the shape and type of `x`."""
+        if torch.is_grad_enabled():
+            return _RMSNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call, no-any-return]
+        return _normalise(x, self.eps)[0].to(x.dtype) * self.weight

@@ -1,0 +1,1 @@
+"""Sampling from a policy: the generator protocol, the native generator, stop rules."""

@@ -1,0 +1,73 @@
+"""What a generator is: prompts in, samples with their log-probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+FinishReason = Literal["stop", "length", "repetition"]
+Progress = Callable[[int, int], None]
+"""Called with (samples finished, samples in all)."""
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How to sample; checked on construction."""
+
+    max_new_tokens: int
+    """Output window in tokens."""
+    temperature: float = 1.0
+    """Divides the logits; 0 is greedy."""
+    top_p: float = 1.0
+    """Sample from the smallest set of tokens whose probability reaches this."""
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that end a sample; the stop token is part of the sample."""
+    repetition_run: int = 0
+    """End a sample after this many consecutive tokens above the threshold; 0 turns it off."""
+    repetition_threshold: float = 0.99
+    """Probability that a token must exceed to count as a repetition."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that have no meaning."""
+        rules = {
+            "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
+            "temperature": (0.0 <= self.temperature < float("inf"), "finite and at least 0"),
+            "top_p": (0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
+            "repetition_run": (self.repetition_run >= 0, "at least 0; 0 turns the rule off"),
+            "repetition_threshold": (0.0 <= self.repetition_threshold <= 1.0, "a probability"),
+        }
+        for name, (holds, rule) in rules.items():
+            if not holds:
+                raise ValueError(f"{name}={getattr(self, name)} must be {rule}")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sampled continuation."""
+
+    tokens: list[int]
+    """The exact ids drawn, the stop token included."""
+    logprobs: list[float]
+    """fp32 log-probability of each token under the distribution it was drawn from: tempered,
+    and renormalised over the top-p set. Greedy sampling reports temperature 1."""
+    finish_reason: FinishReason
+    """`stop` (a stop token), `repetition` (the repetition rule) or `length` (the window)."""
+
+
+class Generator(Protocol):
+    """Anything that samples from a policy."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        samples_per_prompt: int,
+        settings: SamplingSettings,
+        seed: int,
+        progress: Progress | None = None,
+    ) -> list[list[Sample]]:
+        """Return `samples_per_prompt` samples of every prompt, in the order of the prompts.
+
+        The same seed gives the same samples on the same machine.
+        """
+        ...

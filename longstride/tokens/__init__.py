@@ -1,0 +1,1 @@
+"""Text to token ids and back: the byte-level BPE tokenizer and the chat template."""

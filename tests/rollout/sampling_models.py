@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import torch
+
+from longstride.model.hybrid import HybridModel
+from longstride.rollout.protocol import SamplingSettings
+from schemas.model import ModelConfig
+
+VOCAB = 24
+
+
+def policy(seed: int = 0, blocks: tuple[str, ...] = ("lightning", "softmax")) -> HybridModel:
+    """A small random model whose next-token distributions are far from uniform."""
+    config = ModelConfig.model_validate(
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 16,
+            "block_types": list(blocks),
+            "num_heads": 2,
+            "num_kv_heads": 1,
+            "head_dim": 8,
+            "rotary_dim": 4,
+            "expert_hidden_size": 8,
+            "lightning_chunk": 4,
+            "init_std": 0.4,
+        }
+    )
+    model = HybridModel(config)
+    model.initialise(seed)
+    return model
+
+
+def plain(max_new_tokens: int = 12, **changes: object) -> SamplingSettings:
+    return SamplingSettings(max_new_tokens=max_new_tokens, **changes)  # type: ignore[arg-type]
+
+
+def full_logits(model: HybridModel, prompt: list[int], tokens: list[int]) -> torch.Tensor:
+    """The distribution before each sampled token, from one uncached forward pass."""
+    with torch.no_grad():
+        hidden = model(torch.tensor([prompt + tokens])).hidden_BTD
+        return model.logits(hidden)[0, len(prompt) - 1 : -1]
