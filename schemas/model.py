@@ -42,7 +42,7 @@ class ModelConfig(Contract):
     expert_hidden_size: int = Field(default=128, ge=4)
     """SwiGLU width of one expert."""
     router_aux_loss_coef: float = Field(default=0.001, ge=0.0)
-    """Weight of the load-balancing loss that is added to the training loss."""
+    """Weight of the load-balancing loss; the trainer multiplies and adds it to its loss."""
     norm_eps: float = Field(default=1e-5, gt=0.0)
     """Epsilon of the RMSNorms of the residual stream."""
     lightning_norm_eps: float = Field(default=1e-6, gt=0.0)

@@ -208,4 +208,8 @@ class Recipe(Contract):
 
     def compact(self) -> dict[str, Any]:
         """The recipe without values that equal their defaults; `Recipe(**compact)` restores it."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        values = self.model_dump(mode="json", exclude_defaults=True)
+        if "algorithm" in values.get("rl", {}):
+            # The discriminator of a union is needed even where it equals a default.
+            values["rl"]["algorithm"]["kind"] = self.rl.algorithm.kind
+        return values

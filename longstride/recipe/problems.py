@@ -33,6 +33,8 @@ def _sentence(problem: Any, model: type[BaseModel]) -> str:
         return f"{field}: this field is required and has no value; add it"
     if kind == "value_error":
         return f"{field}: {problem['ctx']['error']}"
+    if kind == "union_tag_not_found":
+        return f"{field}: {value} does not say which kind it is; add `kind: ...`"
     message = problem["msg"].replace("Input should be", "should be")
     return f"{field}: got {value}; it {message}; set it accordingly"
 

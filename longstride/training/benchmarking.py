@@ -8,7 +8,6 @@ from longstride.evals.benchmark import run_benchmark
 from longstride.rollout.native import NativeGenerator
 from longstride.tokens.tokenizer import Tokenizer
 from longstride.training.checkpoints import open_checkpoint
-from longstride.training.determinism import make_deterministic
 from schemas.recipe import Recipe
 from schemas.rows import EvalResult
 
@@ -21,7 +20,6 @@ def benchmark_checkpoint(
     Raises:
         DataError: An input is damaged.
     """
-    make_deterministic()
     opened = open_checkpoint(checkpoint)
     return run_benchmark(
         recipe,

@@ -9,7 +9,6 @@ from longstride.rollout.native import NativeGenerator
 from longstride.store.artifacts import open_artifact
 from longstride.tokens.tokenizer import Tokenizer
 from longstride.training.checkpoints import open_checkpoint
-from longstride.training.determinism import make_deterministic
 from schemas.artifacts import ArtifactManifest
 from schemas.recipe import Recipe
 
@@ -22,7 +21,6 @@ def curate_with_policy(
     Raises:
         DataError: An input is damaged, or too few prompts survive.
     """
-    make_deterministic()
     open_artifact(examples, "chat")
     model = open_checkpoint(checkpoint).model
     return curate(

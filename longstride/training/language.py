@@ -17,7 +17,6 @@ from longstride.store.metrics import MetricsWriter
 from longstride.store.progress import Progress
 from longstride.store.seeds import stream_seed
 from longstride.training.checkpoints import open_checkpoint, publish_checkpoint
-from longstride.training.determinism import make_deterministic
 from longstride.training.engine import Engine
 from longstride.training.packed import PackedRows, open_packed, step_indices
 from longstride.training.schedules import Schedule, constant, constant_then_decay, cosine
@@ -96,7 +95,6 @@ def train_stage(
     Raises:
         DataError: The rows or the parent checkpoint cannot be used.
     """
-    make_deterministic()
     checkpoint = open_checkpoint(parent)
     model = checkpoint.model
     rows = open_packed(packed, model.config.vocab_size)

@@ -18,7 +18,6 @@ from longstride.store.seeds import stream_seed
 from longstride.tokens.tokenizer import Tokenizer
 from longstride.training.checkpoints import open_checkpoint, pass_through, publish_checkpoint
 from longstride.training.collecting import Batch, collect_batch
-from longstride.training.determinism import make_deterministic
 from longstride.training.engine import Engine
 from longstride.training.ladder import LADDER_FILE, ROLLOUTS_FILE, SUMMARY_FILE
 from longstride.training.measuring import batch_metrics, round_facts
@@ -77,7 +76,6 @@ def run_round(recipe: Recipe, number: int, paths: RoundPaths) -> dict[str, float
     state = read_json(paths.ladder / LADDER_FILE, LadderState)
     if state.status != "active":
         return _pass_through(paths, recipe, number, state)
-    make_deterministic()
     checkpoint = open_checkpoint(paths.checkpoint)
     with MetricsWriter(paths.metrics) as writer:
         current = _begin(
