@@ -1,0 +1,1 @@
+"""From sources to training rows: readers, the mixture, tasks, traces, packing and curation."""

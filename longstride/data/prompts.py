@@ -1,0 +1,212 @@
+"""RL prompts: candidates apart from SFT and the benchmark, kept by the pass rate of the policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from longstride.data.held_out import benchmark_problems
+from longstride.data.tasks import draw
+from longstride.data.text import digest, order_key
+from longstride.errors import DataError
+from longstride.rewards.scoring import score_answer
+from longstride.rollout.protocol import Generator, Progress, SamplingSettings
+from longstride.store.artifacts import open_artifact, publish
+from longstride.store.files import read_jsonl, write_json, write_jsonl
+from longstride.tokens.chat import render_prompt
+from longstride.tokens.tokenizer import Tokenizer
+from schemas.artifacts import ArtifactManifest
+from schemas.base import Contract
+from schemas.recipe import Recipe
+from schemas.rows import ChatExample, Message, RLPrompt
+from schemas.stages import CurationConfig
+
+PROMPTS = "prompts.jsonl"
+DROPPED = "dropped.jsonl"
+SUMMARY = "summary.json"
+
+
+class DroppedPrompt(Contract):
+    """A candidate that RL does not use."""
+
+    id: str
+    """The prompt."""
+    family: str
+    """Task family."""
+    level: int
+    """Difficulty."""
+    pass_rate: float | None = None
+    """Share of correct samples, when measured."""
+    reason: str
+    """`too_easy`, `never_solved`, `not_judged` or `prompt_too_long`."""
+
+
+class CurationSummary(Contract):
+    """What became of the candidates."""
+
+    candidates: int
+    """Prompts measured or dropped."""
+    kept: int
+    """Prompts that RL uses."""
+    histogram: dict[str, int]
+    """Candidates by pass rate."""
+    kept_share: dict[str, float]
+    """Share of candidates kept, by `family/level`."""
+    dropped: dict[str, int]
+    """Candidates dropped, by reason."""
+    unjudged_samples: int
+    """Samples that no verifier could judge."""
+
+
+def build_candidates(recipe: Recipe, sft_dir: Path) -> list[RLPrompt]:
+    """Draw candidate prompts, shuffled; none is an SFT prompt or a benchmark problem.
+
+    Raises:
+        DataError: The SFT artifact is unusable, or no candidate is left.
+    """
+    open_artifact(sft_dir, "chat")
+    taken = {digest(problem.prompt) for problem in benchmark_problems(recipe)}
+    for example in read_jsonl(sft_dir / "examples.jsonl", ChatExample):
+        taken.update(digest(m.content) for m in example.messages if m.role == "user")
+    drawn = draw(recipe.tasks, recipe.rl.curation.candidates, recipe.seed, "rl")
+    candidates = [prompt for prompt in drawn if digest(prompt.prompt) not in taken]
+    if not candidates:
+        raise DataError(
+            f"all {len(drawn)} RL candidates occur among the SFT examples of {sft_dir} or in the "
+            "benchmark; SFT data from elsewhere must leave the RL split of the task families alone"
+        )
+    candidates.sort(key=lambda prompt: order_key(recipe.seed, "rl", prompt.id))
+    return candidates
+
+
+def curate(
+    recipe: Recipe,
+    candidates: Sequence[RLPrompt],
+    generator: Generator,
+    tokenizer: Tokenizer,
+    out: Path,
+    window: int,
+    progress: Progress | None = None,
+) -> ArtifactManifest:
+    """Measure each candidate's pass rate under the policy and keep those inside the band.
+
+    Raises:
+        DataError: Fewer prompts survive than a generation batch needs; names the histogram.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    # A prompt stays for all rounds, so it must leave room for the longest window of the ladder.
+    room = recipe.extension[-1].window - max(window, recipe.ladder.windows[-1])
+    rendered = [_render(tokenizer, prompt) for prompt in candidates]
+    fitting = [i for i, ids in enumerate(rendered) if len(ids) <= room]
+    samples = generator.generate(
+        [rendered[i] for i in fitting],
+        recipe.rl.curation.samples,
+        _settings(recipe, tokenizer, window),
+        recipe.seed,
+        progress,
+    )
+    measured: list[RLPrompt] = []
+    unjudged = 0
+    for index, group in zip(fitting, samples, strict=True):
+        verdicts = [
+            score_answer(
+                candidates[index], tokenizer.decode(sample.tokens), sample.finish_reason,
+                len(sample.tokens), window, recipe.rewards,
+            ).correct
+            for sample in group
+        ]  # fmt: skip
+        judged = [verdict for verdict in verdicts if verdict is not None]
+        unjudged += len(verdicts) - len(judged)
+        rate = sum(judged) / len(judged) if judged else None
+        measured.append(candidates[index].model_copy(update={"pass_rate": rate}))
+    too_long = [p for p, ids in zip(candidates, rendered, strict=True) if len(ids) > room]
+    return _publish(recipe, measured, too_long, unjudged, out)
+
+
+def _settings(recipe: Recipe, tokenizer: Tokenizer, window: int) -> SamplingSettings:
+    return SamplingSettings(
+        max_new_tokens=window,
+        temperature=recipe.rollout.temperature,
+        top_p=recipe.rollout.top_p,
+        stop_ids=(tokenizer.end_id,),
+        repetition_run=recipe.rollout.repetition_run,
+        repetition_threshold=recipe.rollout.repetition_threshold,
+    )
+
+
+def _render(tokenizer: Tokenizer, prompt: RLPrompt) -> list[int]:
+    return render_prompt(tokenizer, [Message(role="user", content=prompt.prompt)])
+
+
+def _why_dropped(prompt: RLPrompt, config: CurationConfig) -> str | None:
+    if prompt.pass_rate is None:
+        return "not_judged"
+    if prompt.pass_rate >= config.pass_rate_below:
+        return "too_easy"
+    return "never_solved" if prompt.pass_rate <= config.pass_rate_above else None
+
+
+def _publish(
+    recipe: Recipe, measured: list[RLPrompt], too_long: list[RLPrompt], unjudged: int, out: Path
+) -> ArtifactManifest:
+    config = recipe.rl.curation
+    reasons = {prompt.id: _why_dropped(prompt, config) for prompt in measured}
+    reasons |= {prompt.id: "prompt_too_long" for prompt in too_long}
+    everyone = [*measured, *too_long]
+    kept = [prompt for prompt in measured if reasons[prompt.id] is None]
+    dropped = [
+        DroppedPrompt(id=p.id, family=p.family, level=p.level, pass_rate=p.pass_rate, reason=reason)
+        for p in everyone
+        if (reason := reasons[p.id]) is not None
+    ]
+    summary = _summarise(everyone, kept, dropped, unjudged)
+    write_jsonl(out / DROPPED, dropped)
+    write_json(out / SUMMARY, summary)
+    if len(kept) < recipe.rl.groups_per_batch:
+        raise DataError(_too_few(recipe, summary))
+    write_jsonl(out / PROMPTS, kept)
+    return publish(
+        out,
+        "prompts",
+        "rl-prompts",
+        recipe_digest=recipe.digest(),
+        counts={
+            "candidates": summary.candidates,
+            "kept": summary.kept,
+            "unjudged_samples": summary.unjudged_samples,
+            **{f"dropped_{reason}": count for reason, count in summary.dropped.items()},
+        },
+    )
+
+
+def _summarise(
+    everyone: list[RLPrompt], kept: list[RLPrompt], dropped: list[DroppedPrompt], unjudged: int
+) -> CurationSummary:
+    cells = Counter(f"{p.family}/{p.level}" for p in everyone)
+    kept_cells = Counter(f"{p.family}/{p.level}" for p in kept)
+    rates = Counter("unmeasured" if p.pass_rate is None else f"{p.pass_rate:.2f}" for p in everyone)
+    return CurationSummary(
+        candidates=len(everyone),
+        kept=len(kept),
+        histogram=dict(sorted(rates.items())),
+        kept_share={cell: kept_cells[cell] / count for cell, count in sorted(cells.items())},
+        dropped=dict(sorted(Counter(d.reason for d in dropped).items())),
+        unjudged_samples=unjudged,
+    )
+
+
+def _too_few(recipe: Recipe, summary: CurationSummary) -> str:
+    config = recipe.rl.curation
+    easy, hard = summary.dropped.get("too_easy", 0), summary.dropped.get("never_solved", 0)
+    fix = (
+        "most are too easy: add harder levels"
+        if easy > hard
+        else "most are never solved: train SFT longer or add easier levels"
+    )
+    return (
+        f"only {summary.kept} of {summary.candidates} RL prompts have a pass rate in "
+        f"({config.pass_rate_above:g}, {config.pass_rate_below:g}), but a batch needs "
+        f"rl.groups_per_batch={recipe.rl.groups_per_batch}; prompts by pass rate: "
+        f"{summary.histogram}; {fix}, or raise rl.curation.candidates"
+    )

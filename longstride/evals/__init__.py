@@ -1,0 +1,1 @@
+"""Held-out tasks, avg@k with clustered intervals, and paired comparisons."""

@@ -1,0 +1,1 @@
+"""From an answer to a reward: verifiers, format and the overlong penalty."""
