@@ -1,0 +1,1 @@
+"""Decisions as pure functions: measured facts in, a verdict or a ladder decision out."""

@@ -1,0 +1,234 @@
+"""The entry of a quality gate: verify, measure, judge, decide, write the verdict, then obey it.
+
+Imports stay light: Great Expectations, pandas, torch and the tokenizer load only when a gate runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from longstride.errors import DataError, GateCouldNotRun, LongstrideError, QualityGateBlocked
+from longstride.gates import verdict as gates
+from longstride.quality.frame import Measured
+from longstride.quality.page import verdict_page
+from longstride.quality.subject import Artifact, Subject
+from longstride.quality.suites import EDGES, Suite, load_suite, resolve
+from longstride.store.artifacts import open_artifact, open_manifest, publish
+from longstride.store.files import read_text, write_json, write_text
+from schemas.artifacts import ArtifactKind, CheckpointManifest
+from schemas.recipe import Recipe
+from schemas.verdict import EDGE_TITLES, Check, Edge, Override, Severity, Verdict
+
+CHECKPOINT_MANIFEST = "checkpoint.json"
+_SHOWN_OFFENDERS = 3
+
+
+@dataclass(frozen=True)
+class EdgeInputs:
+    """Where an edge is measured and what kinds of artifact it takes."""
+
+    module: str
+    subject: ArtifactKind
+    reference: ArtifactKind | None
+    reference_required: bool = True
+
+
+INPUTS: dict[Edge, EdgeInputs] = {
+    "E1": EdgeInputs("measure_documents", "documents", "tokenizer"),
+    "E2": EdgeInputs("measure_packed", "packed", "tokenizer"),
+    "E3": EdgeInputs("measure_chat", "packed", "chat"),
+    "E4": EdgeInputs("measure_prompts", "prompts", "chat"),
+    "E5": EdgeInputs("measure_rollouts", "rollouts", None),
+    "E7": EdgeInputs("measure_checkpoint", "checkpoint", "checkpoint", reference_required=False),
+    "E8": EdgeInputs("measure_evals", "eval", "eval"),
+}
+
+
+def run_gate(
+    edge: Edge,
+    stage: str,
+    recipe: Recipe,
+    subject: Path,
+    reference: Path | None,
+    out: Path,
+    html: Path | None = None,
+    override: Override | None = None,
+) -> Verdict:
+    """Guard one edge: write `verdict.json` and `report.html` into `out`, then let pass or raise.
+
+    Args:
+        edge: E1 to E8 without E6, which is the ladder.
+        stage: Stage of the run, for example `extend-2`; says which settings of the recipe apply.
+        recipe: The resolved recipe.
+        subject: Artifact directory to measure.
+        reference: Artifact directory to measure it against (`INPUTS` says which kind).
+        out: Directory of the verdict artifact.
+        html: Where a second copy of the page goes.
+        override: Lets a blocked gate pass and is recorded. An unreadable subject stays refused.
+
+    Raises:
+        QualityGateBlocked: A blocking check failed, or the subject cannot be read; after writing.
+        GateCouldNotRun: The measuring itself failed; there is no verdict.
+        RecipeError: `quality.thresholds` names an unknown check.
+    """
+    if edge not in INPUTS:
+        raise GateCouldNotRun(f"{edge} has no suite; edges are {', '.join(EDGES)}")
+    suite = resolve(load_suite(edge), recipe)
+    try:
+        artifact = _open(subject, INPUTS[edge].subject)
+        against = _open_reference(edge, reference)
+        note = _passed_through(artifact) if edge == "E5" else ""
+        if note:
+            measured, checks = Measured([], {}), []
+        else:
+            measured = _measure(Subject(stage, recipe, artifact, against), INPUTS[edge].module)
+            checks = _judge(suite, measured, recipe.quality.offenders)
+    except DataError as error:
+        refused = _unreadable(edge, stage, suite.digest, error)
+        _write(refused, subject, out, html)
+        raise QualityGateBlocked(_message(refused, out)) from error
+    except OSError as error:
+        raise GateCouldNotRun(f"{edge} at stage {stage!r} could not run: {error}") from error
+    verdict = gates.decide(
+        edge,
+        stage,
+        checks,
+        rows=len(measured.rows),
+        suite_digest=suite.digest,
+        subject_digest=artifact.digest,
+        note=note,
+        override=override,
+    )
+    _write(verdict, subject, out, html)
+    if not verdict.passed:
+        raise QualityGateBlocked(_message(verdict, out))
+    return verdict
+
+
+@dataclass(frozen=True)
+class KnownCheck:
+    """One check as a plan shows it."""
+
+    key: str
+    """`edge/check`, the key in `recipe.quality.thresholds`."""
+    severity: Severity
+    threshold: float | None
+    """Default; None when the rule is exact, or comes from `threshold_field`."""
+    threshold_field: str | None
+    """Recipe field that the default is taken from."""
+    description: str
+    origin: str
+
+
+def describe_checks() -> list[KnownCheck]:
+    """Every check of every edge with its default threshold; nothing heavy is imported."""
+    return [
+        KnownCheck(
+            key=f"{edge}/{spec.name}",
+            severity=spec.severity,
+            threshold=spec.threshold,
+            threshold_field=spec.threshold_field,
+            description=spec.description,
+            origin=spec.origin,
+        )
+        for edge in EDGES
+        for spec in load_suite(edge).checks
+    ]
+
+
+def _open(path: Path, kind: ArtifactKind) -> Artifact:
+    if kind == "checkpoint":
+        found = open_manifest(path, kind, CheckpointManifest, CHECKPOINT_MANIFEST)
+        return Artifact(path, found)
+    return Artifact(path, open_artifact(path, kind))
+
+
+def _open_reference(edge: Edge, path: Path | None) -> Artifact | None:
+    """A broken reference says nothing about the subject, so it is no refusal of it."""
+    inputs = INPUTS[edge]
+    if inputs.reference is None or (path is None and not inputs.reference_required):
+        return None
+    if path is None:
+        raise GateCouldNotRun(f"{edge} needs a {inputs.reference} artifact to measure against")
+    try:
+        return _open(path, inputs.reference)
+    except DataError as error:
+        raise GateCouldNotRun(f"{edge}: the reference cannot be used: {error}") from error
+
+
+def _measure(subject: Subject, module: str) -> Measured:
+    measure: Callable[[Subject], Measured] = import_module(f"longstride.quality.{module}").measure
+    return measure(subject)
+
+
+def _judge(suite: Suite, measured: Measured, offenders: int) -> list[Check]:
+    from longstride.quality.run_suite import run_suite
+
+    return run_suite(suite, measured, offenders)
+
+
+def _passed_through(rollouts: Artifact) -> str:
+    """Say that a round did nothing because the ladder had ended; empty for a round that ran."""
+    path = rollouts.path / "summary.json"
+    try:
+        summary = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error
+    if not isinstance(summary, dict):
+        raise DataError(f"{path} must hold a JSON object, got {type(summary).__name__}")
+    if summary.get("passed_through") is True:
+        return "the round was passed through because the ladder had ended; nothing to measure"
+    return ""
+
+
+def _unreadable(edge: Edge, stage: str, suite_digest: str, error: LongstrideError) -> Verdict:
+    check = Check(
+        name="readable",
+        description="The artifact is whole: manifest, sha256 of every file, schema of every row.",
+        severity="block",
+        passed=False,
+        observed=str(error),
+        threshold="every file and row can be read",
+        origin="TFDV, Deequ",
+    )
+    return gates.decide(
+        edge, stage, [check], rows=0, suite_digest=suite_digest, subject_digest="unread"
+    )
+
+
+def _write(verdict: Verdict, subject: Path, out: Path, html: Path | None) -> None:
+    page = verdict_page(verdict, subject.name)
+    try:
+        write_json(out / "verdict.json", verdict)
+        write_text(out / "report.html", page)
+        publish(out, "verdict", verdict.stage, parents={"subject": verdict.subject_digest})
+        if html is not None:
+            write_text(html, page)
+    except OSError as error:
+        raise GateCouldNotRun(
+            f"the verdict of {verdict.edge} could not be written: {error}"
+        ) from error
+
+
+def _message(verdict: Verdict, out: Path) -> str:
+    def told(check: Check) -> str:
+        if check.name == "readable":
+            return str(check.observed)
+        value = f"{check.observed:.4g}" if isinstance(check.observed, float) else check.observed
+        rows = f" (rows {', '.join(check.offenders[:_SHOWN_OFFENDERS])})" if check.offenders else ""
+        return f"{check.name} is {value}, must be {check.threshold}{rows}"
+
+    failed = "; ".join(told(check) for check in verdict.blocked_by)
+    fix = (
+        "mend the data"
+        if any(check.name == "readable" for check in verdict.checks)
+        else "mend the data, set a threshold in quality.thresholds, or override by name and reason"
+    )
+    return (
+        f"{verdict.edge} ({EDGE_TITLES[verdict.edge]}) blocks stage {verdict.stage!r}: {failed}. "
+        f"See {out / 'report.html'}; {fix}"
+    )

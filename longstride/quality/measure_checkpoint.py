@@ -1,0 +1,159 @@
+"""E7: a checkpoint before the next stage trains from it."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from longstride.errors import CheckpointError, DataError, GateCouldNotRun
+from longstride.quality.frame import Measured, RowFacts
+from longstride.quality.subject import Subject
+from longstride.quality.tensors import TensorFacts, tensor_facts
+from longstride.recipe.stages import extension_of
+from longstride.store.files import read_json
+from schemas.artifacts import ArtifactManifest, CheckpointManifest
+from schemas.model import ModelConfig
+
+WEIGHTS: Final = "model.safetensors"
+OPTIMIZER: Final = "optimizer.safetensors"
+_FREE: Final = frozenset({"rope_base", "lightning_chunk"})
+"""Settings that may differ from the recipe's model: one grows with the window, one is speed."""
+_LOSS: Final = "validation_loss"
+
+
+def measure(subject: Subject) -> Measured:
+    """Measure a checkpoint; the reference is its parent, when it has one.
+
+    Rows of the frame are tensors.
+
+    Raises:
+        CheckpointError: A file cannot be read; names the file and the tensor.
+    """
+    config = _config(subject)
+    expected = expected_shapes(config)
+    found = list(tensor_facts(subject.path / WEIGHTS))
+    if not found:
+        raise CheckpointError(f"{subject.path / WEIGHTS} holds no tensors; rerun its stage")
+    rows = [_row(facts, expected.get(facts.name)) for facts in found]
+    optimizer = subject.path / OPTIMIZER
+    if optimizer.is_file():
+        rows += [_row(facts, None, prefix="optimizer/") for facts in tensor_facts(optimizer)]
+    names = {facts.name for facts in found}
+    missing, unknown = sorted(expected.keys() - names), sorted(names - expected.keys())
+    manifest = _manifest(subject.subject.manifest)
+    counted = sum(math.prod(facts.shape) for facts in found)
+    heads = [facts.dtype for facts in found if facts.name == "head.weight"]
+    differing = _differing(config, subject)
+    summary: RowFacts = {
+        "missing_tensors": len(missing),
+        "unknown_tensors": len(unknown),
+        "parameters_recorded": manifest.parameters == counted,
+        "head_in_float32": heads in (["F32"], ["F64"]),
+        "config_differs": len(differing),
+        "rope_base_ratio": config.rope_base / _rope_base(subject),
+        "vocabulary_fits": subject.recipe.tokenizer.vocab_size <= config.vocab_size,
+        **_lineage(manifest, subject),
+    }
+    culprits = {
+        "missing_tensors": missing,
+        "unknown_tensors": unknown,
+        "config_differs": differing,
+    }
+    return Measured(rows, summary, culprits)
+
+
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of a model, from its configuration alone."""
+    width, inner, experts = config.hidden_size, config.expert_hidden_size, config.num_experts
+    heads = config.num_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed.weight": (config.vocab_size, width),
+        "norm.weight": (width,),
+        "head.weight": (config.vocab_size, width),
+    }
+    for layer, kind in enumerate(config.block_types):
+        block = f"blocks.{layer}"
+        attention = f"{block}.attention"
+        shapes[f"{block}.attention_norm.weight"] = (width,)
+        shapes[f"{block}.mlp_norm.weight"] = (width,)
+        if kind == "lightning":
+            shapes[f"{attention}.qkvg_proj.weight"] = (4 * heads, width)
+            shapes[f"{attention}.norm.weight"] = (heads,)
+        else:
+            keys = config.num_kv_heads * config.head_dim
+            shapes[f"{attention}.qkv_proj.weight"] = (heads + 2 * keys, width)
+        shapes[f"{attention}.out_proj.weight"] = (width, heads)
+        shapes[f"{block}.mlp.w13"] = (experts, 2 * inner, width)
+        shapes[f"{block}.mlp.w2"] = (experts, width, inner)
+        if experts > 1:
+            shapes[f"{block}.mlp.router.weight"] = (experts, width)
+    return shapes
+
+
+def _config(subject: Subject) -> ModelConfig:
+    try:
+        return read_json(subject.path / "config.json", ModelConfig)
+    except CheckpointError:
+        raise
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _row(facts: TensorFacts, shape: tuple[int, ...] | None, prefix: str = "") -> RowFacts:
+    weights = not prefix
+    return {
+        "id": f"{prefix}{facts.name}",
+        "not_finite": facts.not_finite,
+        "shape_differs": facts.shape != shape if weights and shape is not None else None,
+        "all_zero": facts.all_zero if weights else None,
+        "not_float": not facts.dtype.startswith(("F", "BF")) if weights else None,
+    }
+
+
+def _manifest(manifest: ArtifactManifest) -> CheckpointManifest:
+    if not isinstance(manifest, CheckpointManifest):
+        raise GateCouldNotRun(f"the manifest of stage {manifest.stage!r} is no checkpoint's")
+    return manifest
+
+
+def _differing(config: ModelConfig, subject: Subject) -> list[str]:
+    recipe = subject.recipe.model.model_dump()
+    return sorted(
+        name for name, value in config.model_dump().items()
+        if name not in _FREE and recipe[name] != value
+    )  # fmt: skip
+
+
+def _rope_base(subject: Subject) -> float:
+    """RoPE base that the stage must have left in the configuration."""
+    recipe, stage = subject.recipe, subject.stage
+    if stage in ("pretrain", "initialise"):
+        return recipe.model.rope_base
+    if stage.startswith("extend"):
+        return extension_of(recipe, stage).rope_base
+    return recipe.extension[-1].rope_base
+
+
+def _lineage(manifest: CheckpointManifest, subject: Subject) -> RowFacts:
+    losses = [value for name, value in manifest.metrics.items() if "loss" in name]
+    facts: RowFacts = {
+        "parent_recorded": None,
+        "tokens_gained": None,
+        "perplexity_ratio": _ratio(manifest, f"{_LOSS}_before", manifest),
+        "metrics_finite": all(math.isfinite(value) for value in losses),
+    }
+    if subject.reference is None:
+        return facts
+    parent = _manifest(subject.reference.manifest)
+    # A round that is passed through publishes its parent unchanged, manifest included.
+    same = subject.subject.digest == subject.reference.digest
+    facts["parent_recorded"] = same or subject.reference.digest in manifest.parents.values()
+    facts["tokens_gained"] = manifest.tokens_seen - parent.tokens_seen
+    return facts
+
+
+def _ratio(after: CheckpointManifest, name: str, before: CheckpointManifest) -> float | None:
+    """Perplexity after over perplexity before, on the held-out rows of the same stage."""
+    if _LOSS not in after.metrics or name not in before.metrics:
+        return None
+    return math.exp(min(50.0, after.metrics[_LOSS] - before.metrics[name]))
