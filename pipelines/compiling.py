@@ -48,7 +48,7 @@ def _shared(text: str) -> str:
 
 
 def lint(text: str) -> list[str]:
-    """Rules that every compiled pipeline keeps; returns what is broken, nothing when all is well."""
+    """Rules that every compiled pipeline keeps; returns those that are broken."""
     documents = list(yaml.safe_load_all(text))
     spec = documents[0]
     platform = documents[1] if len(documents) > 1 else {}

@@ -1,7 +1,9 @@
-"""The whole path as one DAG: corpus -> pretraining -> extension -> SFT -> RL rounds -> benchmark."""
+"""The whole path as one DAG: corpus to pretraining, extension, SFT, RL rounds and benchmark."""
 
 from dataclasses import dataclass
 from typing import Any
+
+from kfp import dsl
 
 from components.data.build_corpus.component import build_corpus
 from components.data.curate_prompts.component import curate_prompts
@@ -12,8 +14,6 @@ from components.model.initialise_model.component import initialise_model
 from components.quality.quality_gate.component import quality_gate
 from components.report.write_report.component import write_report
 from components.run.prerequisites.component import prerequisites
-from kfp import dsl
-
 from longstride.recipe.prerequisites import structure_of
 from longstride.recipe.stages import extension_names
 from pipelines.stages import language_stage, rl_round, sft_stage
@@ -61,9 +61,7 @@ class _Run:
 
     def gate(self, edge: str, stage: str, subject: Any, reference: Any) -> Any:
         """A quality gate on an edge between stages."""
-        made = self.task(
-            quality_gate, edge=edge, stage=stage, subject=subject, reference=reference
-        )
+        made = self.task(quality_gate, edge=edge, stage=stage, subject=subject, reference=reference)
         return configure(made, self.resources.quality, QUALITY, f"{edge} {stage}")
 
     def language_stage(self, stage: str, parent: Any) -> Any:
@@ -105,9 +103,7 @@ def reasoning_pipeline(recipe: Recipe) -> Any:
 def _pretraining(run: _Run) -> Any:
     """Corpus to the last context extension; returns its checkpoint."""
     resources = run.resources
-    run.corpus = configure(
-        run.task(build_corpus), resources.data, DATA, "corpus"
-    ).outputs["corpus"]
+    run.corpus = configure(run.task(build_corpus), resources.data, DATA, "corpus").outputs["corpus"]
     run.tokenizer = configure(
         run.task(train_tokenizer, corpus=run.corpus), resources.data, DATA, "tokenizer"
     ).outputs["tokenizer"]
@@ -134,9 +130,9 @@ def _reinforcement(run: _Run, extended: Any) -> None:
         resources.rl, TORCH, "curate prompts",
     ).outputs["prompts"]  # fmt: skip
     gate = run.gate("E4", "rl-prompts", prompts, examples)
-    ladder = configure(
-        run.task(start_ladder), resources.light, LIGHT, "start ladder"
-    ).outputs["ladder"]
+    ladder = configure(run.task(start_ladder), resources.light, LIGHT, "start ladder").outputs[
+        "ladder"
+    ]
     for number in range(1, run.recipe.rl.rounds + 1):
         stage = run.stages.round(
             number=number, stage=f"rl-{number}", prompts=prompts, tokenizer=run.tokenizer,

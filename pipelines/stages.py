@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from kfp import dsl
+
 from components.data.build_chat_examples.component import build_chat_examples
 from components.data.pack_chat.component import pack_chat
 from components.data.pack_documents.component import pack_documents
@@ -9,8 +11,6 @@ from components.gates.expansion_gate.component import expansion_gate
 from components.quality.quality_gate.component import quality_gate
 from components.training.policy_round.component import policy_round
 from components.training.train_language.component import train_language
-from kfp import dsl
-
 from pipelines.wiring import DATA, LIGHT, QUALITY, TORCH, configure
 from schemas.recipe import Recipe
 

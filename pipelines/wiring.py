@@ -32,9 +32,7 @@ def configure(task: Any, resources: Resources, preload: str, display_name: str =
     if resources.gpus:
         task.set_accelerator_type(resources.gpu_type).set_accelerator_limit(resources.gpus)
     if resources.retries:
-        task.set_retry(
-            num_retries=resources.retries, backoff_duration="30s", backoff_factor=2.0
-        )
+        task.set_retry(num_retries=resources.retries, backoff_duration="30s", backoff_factor=2.0)
     kubernetes.set_timeout(task, resources.timeout_seconds)
     for label, value in sorted(resources.node_selector.items()):
         kubernetes.add_node_selector(task, label, value)

@@ -1,0 +1,67 @@
+# Two commands do everything: `make run` and `make test`. Both set up a virtual environment first.
+
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+# Which build of torch: `auto` looks for a GPU driver. Where pip already has a folder of wheels
+# (PIP_FIND_LINKS), that folder is used instead.
+TORCH_BACKEND ?= $(if $(PIP_FIND_LINKS),,auto)
+RECIPE ?= tiny
+RUN_ARGS ?=
+TEST_ARGS ?=
+EXTRAS := train,data,quality,dev
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-slow lint format type compile schema lock bench clean
+
+help:  ## Show this list.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## Create the virtual environment with everything pinned.
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
+	  { echo "Longstride needs Python 3.11 or 3.12, found $$($(PYTHON) --version); set PYTHON=/path/to/python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(BIN)/python \
+	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) -c constraints.txt -e ".[$(EXTRAS)]"
+	touch $@
+
+run: $(READY)  ## Run the whole tiny recipe on this machine; ends with a report.
+	$(BIN)/longstride run $(RECIPE) $(RUN_ARGS)
+
+test: $(READY)  ## Run every test that this machine can.
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(TEST_ARGS)
+
+test-slow: $(READY)  ## Also the tests that take minutes each (kill and resume of the tiny run).
+	$(BIN)/python -m pytest -m "slow and not gpu" $(TEST_ARGS)
+
+lint: $(READY)  ## Style, and the direction of imports.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+
+format: $(READY)  ## Rewrite the code in the project's style.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+type: $(READY)  ## Strict types on schemas/ and longstride/.
+	$(BIN)/mypy
+
+compile: $(READY)  ## Compile every shipped recipe to pipelines/compiled/, and refresh JSON Schema.
+	$(BIN)/python -m pipelines.refresh
+
+bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints ratios.
+	$(BIN)/python benchmarks/executor_overhead.py
+	$(BIN)/python benchmarks/model_speed.py
+
+lock: $(READY)  ## Resolve constraints.txt anew.
+	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip compile --quiet --no-header --no-annotate \
+	  --python-version 3.11 $(foreach e,train data quality dev,--extra $(e)) pyproject.toml \
+	  | sed 's/+cpu$$//' > constraints.partial
+	mv constraints.partial constraints.txt
+
+clean:  ## Remove the environment and caches; runs stay.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist
