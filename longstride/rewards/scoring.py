@@ -65,4 +65,4 @@ def overlong_penalty(length: int, window: int, cache: float) -> float:
     if cache <= 0:
         return 0.0
     excess = length - (window - cache)
-    return -min(1.0, max(0.0, excess / cache))
+    return 0.0 - min(1.0, max(0.0, excess / cache))

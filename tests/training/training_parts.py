@@ -1,11 +1,16 @@
 """Small real artifacts for tests of the training room."""
 
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
 import numpy as np
 from safetensors.numpy import save_file
 
 from longstride.store.artifacts import publish
 from longstride.store.files import write_jsonl
-from schemas.model import ModelConfig
+from longstride.tokens.tokenizer import Tokenizer
+from schemas.model import ModelConfig, TokenizerConfig
 from schemas.rows import PackedRow, Rollout
 
 MODEL = ModelConfig(
@@ -53,3 +58,10 @@ def rollout(tokens=(1, 2, 3), prompt=(9, 8), logprobs=None, **values):
         "finish_reason": "stop", "reward": 1.0, "correct": True, "window": 8,
     }  # fmt: skip
     return Rollout(**(given | values))
+
+
+@cache
+def trained_tokenizer():
+    """A small real tokenizer, trained once."""
+    texts = ["State the final answer to the following arithmetic problem: 1 + 2 - 3 = 0 "] * 40
+    return Tokenizer.train(texts, TokenizerConfig(vocab_size=300), Path(mkdtemp()))
