@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import torch
 
-from longstride.model.hybrid import HybridModel
 from longstride.model.huggingface import to_transformers, transformers_settings
+from longstride.model.hybrid import HybridModel
 from longstride.model.logprobs import token_logprobs
 from longstride.rollout.native import NativeGenerator
 from longstride.rollout.protocol import SamplingSettings

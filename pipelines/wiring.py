@@ -14,12 +14,12 @@ PRELOAD_VARIABLE = "LONGSTRIDE_PRELOAD"
 cluster ignores it."""
 
 LIGHT = "longstride.recipe.prerequisites"
-DATA = "longstride.data.corpus,longstride.data.sft,longstride.data.stage_rows"
+DATA = "longstride.data.corpus,longstride.data.sft,longstride.data.stage_rows,reasoning_gym"
 TORCH = (
     "longstride.training.policy,longstride.training.language,longstride.training.curation,"
-    "longstride.training.benchmarking,torch._dynamo"  # the optimizer imports torch._dynamo anyway
+    "longstride.training.benchmarking,reasoning_gym,torch._dynamo"  # AdamW imports torch._dynamo
 )
-QUALITY = "longstride.quality.gate,longstride.quality.run_suite,great_expectations"
+QUALITY = "longstride.quality.gate,longstride.quality.run_suite,great_expectations,reasoning_gym"
 REPORT = "longstride.report.exit_handler"
 
 

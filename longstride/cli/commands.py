@@ -15,7 +15,11 @@ from longstride.cli.display import Display
 from longstride.cli.plan import plan_lines
 from longstride.cli.summary import summary_lines
 from longstride.errors import PipelineError, UsageError
+from longstride.quality.overrides import record_override
 from longstride.recipe.loading import load_recipe
+from longstride.runner import ExecutorOptions, execute, load_ir, read_run
+from longstride.runner import resume as resume_run
+from longstride.runner import stop as stop_run
 from longstride.store.files import write_json
 from longstride.version import code_digest
 from schemas.recipe import Recipe
@@ -68,8 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{recipe.name} {recipe.version}, recipe {recipe.digest()[7:19]}, run {name}")
     ir_path = compile_recipe(recipe, arguments.runs.resolve() / f".{name}.ir.yaml")
     try:
-        from longstride.runner import execute, load_ir
-
         ir = load_ir(ir_path)
     finally:
         ir_path.unlink()
@@ -86,19 +88,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 def resume(arguments: argparse.Namespace) -> int:
     """Run what had not finished."""
-    from longstride.runner import resume as resume_run
-
     run_dir = _run_dir(arguments)
     with Display(run_dir, sys.stdout) as display:
         result = resume_run(run_dir, _options(arguments, display))
     return _finish(run_dir, result.state, result.error)
 
 
+def override(arguments: argparse.Namespace) -> int:
+    """Record an override; `resume` then lets the gate pass."""
+    run_dir = _run_dir(arguments)
+    path = record_override(run_dir, arguments.gate, arguments.by, arguments.reason)
+    print(f"{path}\nnow: longstride resume {run_dir}")
+    return SUCCEEDED
+
+
 def stop(arguments: argparse.Namespace) -> int:
     """Stop a run from outside."""
-    from longstride.runner import read_run
-    from longstride.runner import stop as stop_run
-
     run_dir = _run_dir(arguments)
     stop_run(run_dir)
     while read_run(run_dir).alive:
@@ -118,8 +123,6 @@ def report(arguments: argparse.Namespace) -> int:
 
 def list_runs(arguments: argparse.Namespace) -> int:
     """List runs, newest first."""
-    from longstride.runner import read_run
-
     found = sorted(arguments.runs.glob("*/state.sqlite"), key=os.path.getmtime, reverse=True)
     for path in found:
         state = read_run(path.parent)
@@ -130,8 +133,9 @@ def list_runs(arguments: argparse.Namespace) -> int:
     return SUCCEEDED
 
 
-def _options(arguments: argparse.Namespace, display: Display, caching: bool = True):  # type: ignore[no-untyped-def]
-    from longstride.runner import ExecutorOptions
+def _options(
+    arguments: argparse.Namespace, display: Display, caching: bool = True
+) -> ExecutorOptions:
 
     secrets: dict[str, dict[str, str]] = {}
     if arguments.secrets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; keep the interpreter from flushing into it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except UsageError as error:
         print(f"longstride: {error}", file=sys.stderr)
         return USAGE
@@ -56,6 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     _run_argument(resume)
     _machine_options(resume)
     resume.set_defaults(run=commands.resume)
+
+    override = actions.add_parser("override", help="let a blocked gate pass, by name and reason")
+    _run_argument(override)
+    override.add_argument("gate", help="edge/stage, for example E1/corpus")
+    override.add_argument("--by", required=True, help="who decides")
+    override.add_argument("--reason", required=True, help="why; recorded in the verdict")
+    override.set_defaults(run=commands.override)
 
     stop = actions.add_parser("stop", help="stop a run; the exit handler still reports")
     _run_argument(stop)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 
-from longstride.errors import RecipeError
 from longstride.quality.gate import describe_checks
+from longstride.quality.suites import check_thresholds
 from longstride.recipe.sizes import parameter_counts, training_flops
 from longstride.recipe.stages import extension_names
 from schemas.recipe import Recipe
@@ -19,7 +18,7 @@ def plan_lines(recipe: Recipe) -> list[str]:
     Raises:
         RecipeError: `quality.thresholds` names a check that no suite has.
     """
-    _check_thresholds(recipe)
+    check_thresholds(recipe)
     total, active = parameter_counts(recipe.model)
     algorithm = recipe.rl.algorithm
     lines = [
@@ -69,17 +68,6 @@ def _stage_line(recipe: Recipe, name: str, window: int, tokens: int, rows: int, 
     steps = math.ceil(tokens / (window * rows))
     flops = training_flops(recipe.model, tokens, window)
     return f"{name:12} {window:9,} {tokens:15,} {steps:9,} {rate:10.2g} {flops:9.2g}"
-
-
-def _check_thresholds(recipe: Recipe) -> None:
-    known = [check.key for check in describe_checks()]
-    for key, value in recipe.quality.thresholds.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            fix = f"did you mean {near[0]!r}?" if near else "`longstride check` lists the checks"
-            raise RecipeError(
-                f"quality.thresholds.{key}: no suite has this check (value {value:g}); {fix}"
-            )
 
 
 def _gate_lines(recipe: Recipe) -> list[str]:

@@ -111,7 +111,7 @@ def curate(
     for index, group in zip(fitting, samples, strict=True):
         verdicts = [
             score_answer(
-                candidates[index], tokenizer.decode(sample.tokens), sample.finish_reason,
+                candidates[index], tokenizer.decode_sample(sample.tokens), sample.finish_reason,
                 len(sample.tokens), window, recipe.rewards,
             ).correct
             for sample in group

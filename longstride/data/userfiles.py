@@ -57,7 +57,7 @@ def _open_storage(source: FileSource) -> tuple[Any, str, tuple[type[Exception], 
 
     errors: tuple[type[Exception], ...] = (OSError,)
     if source.uri.startswith("s3://"):
-        from botocore.exceptions import (  # type: ignore[import-untyped]
+        from botocore.exceptions import (
             BotoCoreError,
             ClientError,
         )

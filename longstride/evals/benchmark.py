@@ -79,7 +79,7 @@ def run_benchmark(
 def _score(
     recipe: Recipe, tokenizer: Tokenizer, prompt: RLPrompt, number: int, sample: Sample, window: int
 ) -> EvalSample:
-    text = tokenizer.decode(sample.tokens)
+    text = tokenizer.decode_sample(sample.tokens)
     score = score_answer(
         prompt, text, sample.finish_reason, len(sample.tokens), window, recipe.rewards
     )

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
@@ -204,6 +205,20 @@ class Tokenizer:
             else:
                 run.append(token)
         return "".join(pieces) + self._plain(run)
+
+    def decode_sample(self, ids: Sequence[int]) -> str:
+        """Return the text of sampled ids; padded vocabulary entries become U+FFFD.
+
+        A model may have more rows than the tokenizer has entries (M1: 200,064 rows), and a policy
+        can sample them. That is a bad answer, not a broken run.
+        """
+        known = self._replacement
+        return self.decode([token if token < self.vocab_size else known for token in ids])
+
+    @cached_property
+    def _replacement(self) -> int:
+        """A token whose bytes are no UTF-8 by themselves, which decodes to U+FFFD."""
+        return next(t for t in range(self.vocab_size) if self._plain([t]) == "\ufffd")
 
     def _plain(self, ids: list[int]) -> str:
         return str(self._backend.decode(ids, skip_special_tokens=False)) if ids else ""

@@ -110,7 +110,7 @@ def _judge(
     index: int,
     batch_number: int,
 ) -> Rollout:
-    text = tokenizer.decode(sample.tokens)
+    text = tokenizer.decode_sample(sample.tokens)
     score = score_answer(
         prompt, text, sample.finish_reason, len(sample.tokens), window, recipe.rewards
     )

@@ -16,7 +16,10 @@ from schemas.recipe import Recipe
 def curate_with_policy(
     recipe: Recipe, examples: Path, tokenizer: Path, checkpoint: Path, out: Path
 ) -> ArtifactManifest:
-    """Keep the candidates whose pass rate lies in the recipe's band, at the first window.
+    """Keep the candidates whose pass rate lies in the recipe's band.
+
+    Measured at the last window of the ladder: a problem that the first window cuts off belongs to
+    later rounds, and until then dynamic sampling passes over it.
 
     Raises:
         DataError: An input is damaged, or too few prompts survive.
@@ -29,5 +32,5 @@ def curate_with_policy(
         NativeGenerator(model, recipe.rollout.max_batch),
         Tokenizer.load(tokenizer),
         out,
-        recipe.ladder.windows[0],
+        recipe.ladder.windows[-1],
     )

@@ -136,3 +136,10 @@ def test_a_foreign_tokenizer_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(described).replace("<|user|>", "[USER]"))
     with pytest.raises(DataError, match=r"special token <\|user\|> has id None"):
         Tokenizer.load(tmp_path)
+
+
+def test_a_sampled_id_beyond_the_vocabulary_is_a_bad_character_and_not_an_error() -> None:
+    tokenizer = trained()
+    ids = [*tokenizer.encode("a"), tokenizer.vocab_size + 7, *tokenizer.encode("b")]
+    assert tokenizer.decode_sample(ids) == "a\ufffdb"
+    assert tokenizer.decode_sample(tokenizer.encode("12")) == "12"

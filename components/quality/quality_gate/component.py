@@ -21,6 +21,7 @@ def quality_gate(
     from pathlib import Path
 
     from longstride.quality.gate import run_gate
+    from longstride.quality.overrides import find_override
     from longstride.recipe.resolved import open_recipe
 
     decision = run_gate(
@@ -31,6 +32,7 @@ def quality_gate(
         Path(reference.path) if reference else None,
         Path(verdict.path),
         Path(report.path),
+        find_override(edge, stage),
     )
     for check in decision.checks:
         if isinstance(check.observed, (int, float)):
