@@ -59,7 +59,10 @@ def _reference(model: HybridModel) -> torch.nn.Module:
     from transformers import MiniMaxConfig, MiniMaxForCausalLM
 
     reference = MiniMaxForCausalLM(MiniMaxConfig(**transformers_settings(CONFIG)))
-    reference.load_state_dict({n: t.detach() for n, t in to_transformers(model).items()})
+    weights = {name: tensor.detach() for name, tensor in to_transformers(model).items()}
+    # Its decay tables are buffers that it computes itself; every weight must find its place.
+    if unknown := reference.load_state_dict(weights, strict=False).unexpected_keys:
+        raise ValueError(f"transformers' class has no place for {unknown}")
     return reference
 
 

@@ -73,7 +73,8 @@ def domain(values: Sequence[float], *, log: bool, zero: bool = False) -> tuple[f
         return low / pad, high * pad
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-12):
+    # A spread below a millionth is rounding: show a flat line, not axis labels that look alike.
+    if high - low <= 1e-6 * max(abs(low), abs(high), 1e-12):
         pad = abs(high) * 0.1 or 1.0
         return low - (0.0 if zero and low == 0 else pad), high + pad
     pad = (high - low) * 0.06
