@@ -11,16 +11,14 @@ from components.data.train_tokenizer.component import train_tokenizer
 from components.evaluation.run_benchmark.component import run_benchmark
 from components.gates.start_ladder.component import start_ladder
 from components.model.initialise_model.component import initialise_model
-from components.quality.quality_gate.component import quality_gate
 from components.report.write_report.component import write_report
 from components.run.prerequisites.component import prerequisites
 from longstride.recipe.prerequisites import structure_of
 from longstride.recipe.stages import extension_names
-from pipelines.stages import language_stage, rl_round, sft_stage
+from pipelines.stages import gate, language_stage, rl_round, sft_stage
 from pipelines.wiring import (
     DATA,
     LIGHT,
-    QUALITY,
     REPORT,
     TORCH,
     as_parameter,
@@ -61,8 +59,10 @@ class _Run:
 
     def gate(self, edge: str, stage: str, subject: Any, reference: Any) -> Any:
         """A quality gate on an edge between stages."""
-        made = self.task(quality_gate, edge=edge, stage=stage, subject=subject, reference=reference)
-        return configure(made, self.resources.quality, QUALITY, f"{edge} {stage}")
+        return gate(
+            self.resources, edge, stage, stage, code_digest=self.code_digest,
+            recipe=self.artifact, subject=subject, reference=reference,
+        )  # fmt: skip
 
     def language_stage(self, stage: str, parent: Any) -> Any:
         """Continual pretraining or a context extension."""
@@ -129,7 +129,7 @@ def _reinforcement(run: _Run, extended: Any) -> None:
         ),
         resources.rl, TORCH, "curate prompts",
     ).outputs["prompts"]  # fmt: skip
-    gate = run.gate("E4", "rl-prompts", prompts, examples)
+    prompts_gate = run.gate("E4", "rl-prompts", prompts, examples)
     ladder = configure(run.task(start_ladder), resources.light, LIGHT, "start ladder").outputs[
         "ladder"
     ]
@@ -138,7 +138,7 @@ def _reinforcement(run: _Run, extended: Any) -> None:
             number=number, stage=f"rl-{number}", prompts=prompts, tokenizer=run.tokenizer,
             ladder=ladder, parent=checkpoint, **common,
         ).set_display_name(f"round {number}")  # fmt: skip
-        stage.after(gate)
+        stage.after(prompts_gate)
         checkpoint, ladder = stage.outputs["checkpoint"], stage.outputs["ladder"]
     after = run.benchmark("rl", checkpoint).outputs["evaluation"]
     run.gate("E8", "benchmark", after, before)

@@ -12,7 +12,7 @@ from components.quality.quality_gate.component import quality_gate
 from components.training.policy_round.component import policy_round
 from components.training.train_language.component import train_language
 from pipelines.wiring import DATA, LIGHT, QUALITY, TORCH, configure
-from schemas.recipe import Recipe
+from schemas.recipe import Recipe, StageResources
 
 
 class SftOutputs(NamedTuple):
@@ -27,6 +27,12 @@ class RoundOutputs(NamedTuple):
 
     checkpoint: dsl.Model
     ladder: dsl.Artifact
+
+
+def gate(resources: StageResources, edge: str, stage: Any, label: str, **arguments: Any) -> Any:
+    """A quality gate on an edge; `arguments` are its recipe, subject and reference."""
+    task = quality_gate(edge=edge, stage=stage, **arguments)
+    return configure(task, resources.quality, QUALITY, f"{edge} {label}")
 
 
 def language_stage(recipe: Recipe) -> Any:
@@ -49,12 +55,9 @@ def language_stage(recipe: Recipe) -> Any:
             ),
             resources.data, DATA, "pack",
         )  # fmt: skip
-        rows_gate = configure(
-            quality_gate(
-                code_digest=code_digest, edge="E2", stage=stage, recipe=recipe_artifact,
-                subject=packed.outputs["packed"], reference=tokenizer,
-            ),
-            resources.quality, QUALITY, "E2 packed rows",
+        rows_gate = gate(
+            resources, "E2", stage, "packed rows", code_digest=code_digest,
+            recipe=recipe_artifact, subject=packed.outputs["packed"], reference=tokenizer,
         )  # fmt: skip
         trained = configure(
             train_language(
@@ -63,12 +66,9 @@ def language_stage(recipe: Recipe) -> Any:
             ),
             resources.training, TORCH, "train",
         ).after(rows_gate)  # fmt: skip
-        configure(
-            quality_gate(
-                code_digest=code_digest, edge="E7", stage=stage, recipe=recipe_artifact,
-                subject=trained.outputs["checkpoint"], reference=parent,
-            ),
-            resources.quality, QUALITY, "E7 checkpoint",
+        gate(
+            resources, "E7", stage, "checkpoint", code_digest=code_digest,
+            recipe=recipe_artifact, subject=trained.outputs["checkpoint"], reference=parent,
         )  # fmt: skip
         return trained.outputs["checkpoint"]
 
@@ -97,12 +97,10 @@ def sft_stage(recipe: Recipe) -> Any:
             ),
             resources.data, DATA, "pack",
         )  # fmt: skip
-        rows_gate = configure(
-            quality_gate(
-                code_digest=code_digest, edge="E3", stage="sft", recipe=recipe_artifact,
-                subject=packed.outputs["packed"], reference=examples.outputs["examples"],
-            ),
-            resources.quality, QUALITY, "E3 chat examples",
+        rows_gate = gate(
+            resources, "E3", "sft", "chat examples", code_digest=code_digest,
+            recipe=recipe_artifact, subject=packed.outputs["packed"],
+            reference=examples.outputs["examples"],
         )  # fmt: skip
         trained = configure(
             train_language(
@@ -111,12 +109,9 @@ def sft_stage(recipe: Recipe) -> Any:
             ),
             resources.training, TORCH, "train",
         ).after(rows_gate)  # fmt: skip
-        configure(
-            quality_gate(
-                code_digest=code_digest, edge="E7", stage="sft", recipe=recipe_artifact,
-                subject=trained.outputs["checkpoint"], reference=parent,
-            ),
-            resources.quality, QUALITY, "E7 checkpoint",
+        gate(
+            resources, "E7", "sft", "checkpoint", code_digest=code_digest,
+            recipe=recipe_artifact, subject=trained.outputs["checkpoint"], reference=parent,
         )  # fmt: skip
         return SftOutputs(trained.outputs["checkpoint"], examples.outputs["examples"])
 
@@ -145,19 +140,13 @@ def rl_round(recipe: Recipe) -> Any:
             ),
             resources.rl, TORCH, "policy round",
         )  # fmt: skip
-        rollouts_gate = configure(
-            quality_gate(
-                code_digest=code_digest, edge="E5", stage=stage, recipe=recipe_artifact,
-                subject=trained.outputs["rollouts"],
-            ),
-            resources.quality, QUALITY, "E5 rollouts",
+        rollouts_gate = gate(
+            resources, "E5", stage, "rollouts", code_digest=code_digest,
+            recipe=recipe_artifact, subject=trained.outputs["rollouts"],
         )  # fmt: skip
-        configure(
-            quality_gate(
-                code_digest=code_digest, edge="E7", stage=stage, recipe=recipe_artifact,
-                subject=trained.outputs["checkpoint"], reference=parent,
-            ),
-            resources.quality, QUALITY, "E7 checkpoint",
+        gate(
+            resources, "E7", stage, "checkpoint", code_digest=code_digest,
+            recipe=recipe_artifact, subject=trained.outputs["checkpoint"], reference=parent,
         )  # fmt: skip
         decided = configure(
             expansion_gate(
