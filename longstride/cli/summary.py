@@ -37,14 +37,14 @@ def _benchmark_lines(tasks: list[TaskState]) -> list[str]:
             results.append(read_json(path / "result.json", EvalResult))
         except DataError as problem:
             return [f"benchmark  {problem}"]
-    lines = [f"benchmark  {r.label:6} avg@{r.samples_per_problem} {_interval(r.average)}"
+    lines = [f"benchmark  {r.label:6} avg@{r.samples_per_problem} {_percent(r.average)}"
              for r in results]  # fmt: skip
     if len(results) == 2:
         try:
             gain = paired_difference(results[0], results[1])
         except DataError as problem:
             return [*lines, f"gain       {problem}"]
-        lines.append(f"gain       {results[1].label} over {results[0].label} {_interval(gain)}")
+        lines.append(f"gain       {results[1].label} over {results[0].label} {_points(gain)}")
     return lines
 
 
@@ -70,5 +70,10 @@ def _outputs(tasks: list[TaskState], name: str) -> list[Path]:
     return found
 
 
-def _interval(value: Interval) -> str:
-    return f"{value.mean:+.3f}  95% [{value.low:+.3f}, {value.high:+.3f}]".replace("+0", " 0", 0)
+def _percent(value: Interval) -> str:
+    return f"{value.mean:6.1%}  95% [{value.low:.1%}, {value.high:.1%}]"
+
+
+def _points(value: Interval) -> str:
+    low, high = 100 * value.low, 100 * value.high
+    return f"{100 * value.mean:+.1f} points  95% [{low:+.1f}, {high:+.1f}], paired by problem"
