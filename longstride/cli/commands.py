@@ -90,7 +90,7 @@ def resume(arguments: argparse.Namespace) -> int:
     """Run what had not finished."""
     run_dir = _run_dir(arguments)
     with Display(run_dir, sys.stdout) as display:
-        result = resume_run(run_dir, _options(arguments, display))
+        result = resume_run(run_dir, _options(arguments, display, _began_with_cache(run_dir)))
     return _finish(run_dir, result.state, result.error)
 
 
@@ -127,7 +127,8 @@ def list_runs(arguments: argparse.Namespace) -> int:
     for path in found:
         state = read_run(path.parent)
         started = datetime.fromtimestamp(state.created_at).strftime("%Y-%m-%d %H:%M:%S")
-        print(f"{started}  {state.state:10}  {path.parent.name}  {state.error or ''}")
+        shown = "KILLED" if state.state == "RUNNING" and not state.alive else state.state
+        print(f"{started}  {shown:10}  {path.parent.name}  {state.error or ''}".rstrip())
     if not found:
         print(f"no runs in {arguments.runs}")
     return SUCCEEDED
@@ -150,6 +151,12 @@ def _options(
         secrets=secrets,
         listener=display.on_event,
     )
+
+
+def _began_with_cache(run_dir: Path) -> bool:
+    """Whether the run was begun without `--no-cache`, which holds until it is finished."""
+    record = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8"))
+    return bool(record["options"]["caching"])
 
 
 def _run_dir(arguments: argparse.Namespace) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -19,12 +20,21 @@ POLL_SECONDS = 0.5
 MARKS = {"SUCCEEDED": "✓", "FAILED": "✗", "CANCELED": "■"}
 
 
+class _Screen(Console):
+    """A console whose reader may leave (`| head`): a run of hours does not end with that."""
+
+    def on_broken_pipe(self) -> None:
+        """Write into nothing from here on; rich itself would exit the program."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
 class Display:
     """Turns the event log into lines; on a terminal, running tasks have bars with time left."""
 
     def __init__(self, run_dir: Path, stream: TextIO) -> None:
         self._run_dir = run_dir
-        self._console = Console(file=stream, highlight=False)
+        self._console = _Screen(file=stream, highlight=False)
         self._tasks: dict[str, TaskState] = {}
         self._logs: dict[str, Path] = {}
         self._started: dict[str, float] = {}

@@ -21,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
+        # What is still buffered would otherwise meet a closed pipe outside of this `try`.
+        sys.stdout.flush()
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; keep the interpreter from flushing into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,6 +11,9 @@ from longstride.recipe.stages import extension_names
 from schemas.recipe import Recipe
 from schemas.verdict import EDGE_TITLES
 
+TRAINING_BYTES = 16
+"""Bytes a parameter: weight, gradient and two moments of four bytes each."""
+
 
 def plan_lines(recipe: Recipe) -> list[str]:
     """Lines of the plan.
@@ -26,6 +29,8 @@ def plan_lines(recipe: Recipe) -> list[str]:
         f"model      {total:,} parameters, {active:,} active a token; "
         f"{recipe.model.block_types.count('lightning')} lightning and "
         f"{recipe.model.block_types.count('softmax')} softmax layers",
+        f"memory     {TRAINING_BYTES * total / 2**30:,.2f} GiB for weights, gradients and AdamW "
+        "state in fp32, before activations",
         f"corpus     {recipe.data.characters:,} characters, "
         f"{recipe.data.reasoning_related_share:.0%} reasoning-related",
         "",

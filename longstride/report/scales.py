@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Point = tuple[float, float]
+_LEAST_LOG = 1e-100
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,13 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def wants_log(values: Sequence[float]) -> bool:
-    """Whether a logarithm helps: all positive, and the spread exceeds a factor of 30."""
-    return bool(values) and min(values) > 0 and max(values) / min(values) > 30
+    """Whether a logarithm helps: all positive, and the spread exceeds a factor of 30.
+
+    Values so extreme that a padded limit would overflow or vanish are drawn on a line.
+    """
+    if not values or min(values) < _LEAST_LOG or max(values) > 1 / _LEAST_LOG:
+        return False
+    return max(values) / min(values) > 30
 
 
 def domain(values: Sequence[float], *, log: bool, zero: bool = False) -> tuple[float, float]:

@@ -116,6 +116,9 @@ def start_fork_server(
     package_root = str(Path(longstride.__file__).resolve().parent.parent)
     search_path = [package_root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {
+        # Threads that spin at every barrier make a step a hundred times slower as soon as anything
+        # else wants one of the cores; sleeping ones lose nothing worth having.
+        "OMP_WAIT_POLICY": "PASSIVE",
         **os.environ,
         **extra,
         "_KFP_RUNTIME": "true",

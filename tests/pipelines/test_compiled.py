@@ -75,7 +75,7 @@ def test_what_a_stage_asks_of_the_cluster_is_in_the_compiled_platform_spec(clust
     assert settings["tolerations"][0]["key"] == "nvidia.com/gpu"
     assert settings["emptyDirMounts"][0]["mountPath"] == "/dev/shm"
     assert settings["emptyDirMounts"][0]["sizeLimit"] == "64Gi"
-    assert settings["activeDeadlineSeconds"] == 7200
+    assert int(settings["activeDeadlineSeconds"]) == 7200
     secret = settings["secretAsEnv"][0]
     assert secret["secretName"] == "store"
     assert secret["keyToEnv"][0] == {"envVar": "STORE_TOKEN", "secretKey": "token"}

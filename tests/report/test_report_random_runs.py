@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from page_parts import read_page
 
@@ -103,7 +103,7 @@ run = st.builds(
 
 
 @settings(
-    max_examples=100, deadline=None, derandomize=True,
+    max_examples=100, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 @given(run)

@@ -86,3 +86,10 @@ def test_a_chart_draws_no_more_than_500_points_of_a_long_series():
 
 def test_a_series_without_finite_values_is_left_out():
     assert draw(Chart("Loss", "nats", [Series("loss", [(0.0, math.nan)])])) == ""
+
+
+@pytest.mark.parametrize("values", [[5e-324, 1.0], [1.0, 1.7e308], [1e-300, 1e300]])
+def test_values_too_extreme_for_a_logarithm_are_drawn_on_a_line(values):
+    assert not wants_log(values)
+    low, high = domain([1e-99, 1e99], log=True)
+    assert 0 < low < high < float("inf")
