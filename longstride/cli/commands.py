@@ -20,6 +20,7 @@ from longstride.recipe.loading import load_recipe
 from longstride.runner import ExecutorOptions, execute, load_ir, read_run
 from longstride.runner import resume as resume_run
 from longstride.runner import stop as stop_run
+from longstride.runner.executor import RUN_FILE
 from longstride.store.files import write_json
 from longstride.version import code_digest
 from schemas.recipe import Recipe

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longstride.errors import DataError
 from longstride.rl.objectives import objective_of
 from longstride.rollout.native import NativeGenerator
 from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
@@ -69,7 +68,7 @@ def run_round(recipe: Recipe, number: int, paths: RoundPaths) -> dict[str, float
         Last values of the metrics; empty when the ladder has ended and nothing was trained.
 
     Raises:
-        DataError: An input cannot be used, or no group carried any signal.
+        DataError: An input cannot be used.
         CheckpointError: The checkpoint is damaged, or sampler and trainer disagree.
     """
     open_artifact(paths.ladder, "ladder_state")
@@ -151,13 +150,16 @@ def _run_batches(current: _Round) -> list[Batch]:
 
 
 def _learn(current: _Round, batch: Batch, number: int) -> None:
-    """Recompute the old policy, take the updates of one batch, and record what happened."""
+    """Recompute the old policy, take the updates of one batch, and record what happened.
+
+    A batch without any signal takes no updates; the gate after the round judges how much of that
+    is too much.
+    """
     trainable = [rollout for rollout in batch.kept if rollout.advantage is not None]
     if not trainable:
-        raise DataError(
+        print(
             f"round {current.number}, batch {number}: none of {batch.dropped_groups} groups has "
-            f"any spread in its rewards after {batch.waves} waves; the prompts are all too easy or "
-            "all too hard for this policy: change rl.curation, tasks or rl.group_size"
+            f"any spread in its rewards after {batch.waves} waves, so nothing is learnt from it"
         )
     settings = current.settings
     entropy = recompute_old_policy(current.engine.model, batch.rollouts, settings.temperature)
@@ -177,7 +179,7 @@ def _learn(current: _Round, batch: Batch, number: int) -> None:
         },
     )
     seed = stream_seed(current.recipe.seed, "rl", current.number, number, "updates")
-    for minibatch in split_updates(trainable, settings.updates, seed):
+    for minibatch in split_updates(trainable, settings.updates, seed) if trainable else ():
         current.writer.log(current.step, update(current.engine, minibatch, settings))
         current.step += 1
 

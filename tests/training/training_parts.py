@@ -61,7 +61,14 @@ def rollout(tokens=(1, 2, 3), prompt=(9, 8), logprobs=None, **values):
 
 
 @cache
-def trained_tokenizer():
+def tokenizer_directory():
     """A small real tokenizer, trained once."""
     texts = ["State the final answer to the following arithmetic problem: 1 + 2 - 3 = 0 "] * 40
-    return Tokenizer.train(texts, TokenizerConfig(vocab_size=300), Path(mkdtemp()))
+    directory = Path(mkdtemp())
+    Tokenizer.train(texts, TokenizerConfig(vocab_size=300), directory)
+    return directory
+
+
+def trained_tokenizer():
+    """The same, loaded."""
+    return Tokenizer.load(tokenizer_directory())
