@@ -76,6 +76,8 @@ class Display:
         path = event.task_path
         if event.kind == "attempt_started":
             self._start(path, event)
+        elif event.kind == "waiting":
+            self._bar(path, str(event.payload.get("reason", "")))
         elif event.kind == "cache" and event.payload.get("hit"):
             self._cached.add(path)
         elif event.kind == "retry":
@@ -88,8 +90,15 @@ class Display:
     def _start(self, path: str, event: Event) -> None:
         self._started[path] = event.time
         self._logs[path] = Path(event.payload["log"])
-        if self._bars is not None:
+        self._bar(path, "")
+
+    def _bar(self, path: str, detail: str) -> None:
+        """Show a task that waits or runs, on a terminal."""
+        if self._bars is None:
+            return
+        if path not in self._bar_ids:
             self._bar_ids[path] = self._bars.add_task(self._label(path), total=None, detail="")
+        self._bars.update(self._bar_ids[path], detail=detail)
 
     def _end(self, path: str, event: Event) -> None:
         if self._state(path) is None or self._kind(path) != "container":
