@@ -20,12 +20,12 @@ REPORTED = (
 
 @cache
 def code_digest() -> str:
-    """Digest of every source file and suite that can change a result.
+    """Digest of every source file and suite, and of the versions, that can change a result.
 
     Thin component bodies make a cache blind to library changes; this digest is a parameter of
     every task, so that a changed library is a changed input.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr(sorted(versions().items())).encode())
     for package in SOURCE_PACKAGES:
         root = Path(str(resources.files(package)))
         for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".yaml"}):

@@ -50,6 +50,7 @@ class _Run:
         )  # fmt: skip
         checked.set_caching_options(False)
         self.artifact = checked.outputs["resolved_recipe"]
+        self.sources = checked.outputs["sources"]
         self.corpus: Any = None
         self.tokenizer: Any = None
 
@@ -103,7 +104,9 @@ def reasoning_pipeline(recipe: Recipe) -> Any:
 def _pretraining(run: _Run) -> Any:
     """Corpus to the last context extension; returns its checkpoint."""
     resources = run.resources
-    run.corpus = configure(run.task(build_corpus), resources.data, DATA, "corpus").outputs["corpus"]
+    run.corpus = configure(
+        run.task(build_corpus, sources=run.sources), resources.data, DATA, "corpus"
+    ).outputs["corpus"]
     run.tokenizer = configure(
         run.task(train_tokenizer, corpus=run.corpus), resources.data, DATA, "tokenizer"
     ).outputs["tokenizer"]

@@ -13,7 +13,7 @@ PRELOAD_VARIABLE = "LONGSTRIDE_PRELOAD"
 """Read by the embedded executor, which imports these modules once a run and not once a task; a
 cluster ignores it."""
 
-LIGHT = "longstride.recipe.prerequisites"
+LIGHT = "longstride.recipe.prerequisites,longstride.data.fingerprints,fsspec"
 DATA = "longstride.data.corpus,longstride.data.sft,longstride.data.stage_rows,reasoning_gym"
 TORCH = (
     "longstride.training.policy,longstride.training.language,longstride.training.curation,"

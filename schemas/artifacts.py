@@ -10,7 +10,7 @@ from schemas.base import Contract
 
 ArtifactKind = Literal[
     "recipe", "documents", "tokenizer", "packed", "chat", "prompts", "checkpoint", "rollouts",
-    "ladder_state", "verdict", "eval", "report",
+    "ladder_state", "verdict", "eval", "report", "sources",
 ]  # fmt: skip
 
 

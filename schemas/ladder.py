@@ -25,7 +25,7 @@ class LadderConfig(Contract):
     perplexity_relative_change: float = Field(default=0.15, gt=0.0)
     """Perplexity has converged when its relative change over the round is at most this."""
     maximum_truncated_share: float = Field(default=0.5, gt=0.0, le=1.0)
-    """More truncated samples than this hold the window while perplexity has not converged."""
+    """More truncated samples than this hold the window: most answers were never finished."""
     maximum_repetition_share: float = Field(default=0.05, ge=0.0, le=1.0)
     """More samples stopped for repetition than this call for a remedy."""
     collapse_perplexity_ratio: float = Field(default=1.5, gt=1.0)

@@ -54,7 +54,7 @@ class SecretReference(Contract):
 
 
 class Resources(Contract):
-    """What a task asks for; one machine clamps CPU and memory, a cluster schedules by them."""
+    """What a task asks for; one machine clamps CPU cores and does not limit memory."""
 
     cpu: int = Field(default=1, ge=1, le=512)
     """CPU cores; on one machine also the number of threads."""

@@ -117,8 +117,8 @@ class RLStage(Contract):
     """The objective."""
     rounds: int = Field(default=6, ge=1, le=64)
     """Rounds that the DAG unrolls; each runs at the window that the expansion gate chose."""
-    batches_per_round: int = Field(default=2, ge=1)
-    """Generation batches in a round."""
+    batches_per_round: int = Field(default=2, ge=2)
+    """Generation batches in a round; convergence compares the first with the last."""
     groups_per_batch: int = Field(default=32, ge=1)
     """Prompts in a generation batch."""
     group_size: int = Field(default=8, ge=2)
@@ -155,8 +155,9 @@ class RolloutConfig(Contract):
 
     temperature: float = Field(default=1.0, gt=0.0, le=5.0)
     """Sampling temperature."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Nucleus mass; 1 samples from the whole distribution."""
+    top_p: float = Field(default=1.0, ge=1.0, le=1.0)
+    """Always 1 in RL: the trainer's log-probabilities are over the whole vocabulary, so a nucleus
+    would make sampler and trainer two different policies."""
     max_batch: int = Field(default=256, ge=1)
     """Sequences decoded together."""
     repetition_run: int = Field(default=0, ge=0)

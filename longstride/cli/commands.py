@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sqlite3
 import sys
 import time
 from datetime import datetime
@@ -15,7 +16,7 @@ from longstride.cli.display import Display
 from longstride.cli.plan import plan_lines
 from longstride.cli.summary import summary_lines
 from longstride.errors import PipelineError, UsageError
-from longstride.quality.overrides import record_override
+from longstride.quality.overrides import blocked_gates, record_override
 from longstride.recipe.loading import load_recipe
 from longstride.runner import ExecutorOptions, execute, load_ir, read_run
 from longstride.runner import resume as resume_run
@@ -90,14 +91,25 @@ def run(arguments: argparse.Namespace) -> int:
 def resume(arguments: argparse.Namespace) -> int:
     """Run what had not finished."""
     run_dir = _run_dir(arguments)
+    unchanged = read_run(run_dir).parameters.get("code_digest") == code_digest()
+    if not unchanged:
+        # What this code makes must not be cached under the digest of the code that began the run.
+        print("the code has changed since this run began: it goes on without the cache")
+    caching = unchanged and _began_with_cache(run_dir)
     with Display(run_dir, sys.stdout) as display:
-        result = resume_run(run_dir, _options(arguments, display, _began_with_cache(run_dir)))
+        result = resume_run(run_dir, _options(arguments, display, caching))
     return _finish(run_dir, result.state, result.error)
 
 
 def override(arguments: argparse.Namespace) -> int:
     """Record an override; `resume` then lets the gate pass."""
     run_dir = _run_dir(arguments)
+    blocked = blocked_gates(run_dir)
+    if arguments.gate not in blocked:
+        raise UsageError(
+            f"{arguments.gate!r} does not block this run; blocked gates: "
+            f"{', '.join(sorted(blocked)) or 'none'}"
+        )
     path = record_override(run_dir, arguments.gate, arguments.by, arguments.reason)
     print(f"{path}\nnow: longstride resume {run_dir}")
     return SUCCEEDED
@@ -126,7 +138,11 @@ def list_runs(arguments: argparse.Namespace) -> int:
     """List runs, newest first."""
     found = sorted(arguments.runs.glob("*/state.sqlite"), key=os.path.getmtime, reverse=True)
     for path in found:
-        state = read_run(path.parent)
+        try:
+            state = read_run(path.parent)
+        except (PipelineError, sqlite3.Error) as error:
+            print(f"{'?':21}UNREADABLE  {path.parent.name}  {error}")
+            continue
         started = datetime.fromtimestamp(state.created_at).strftime("%Y-%m-%d %H:%M:%S")
         shown = "KILLED" if state.state == "RUNNING" and not state.alive else state.state
         print(f"{started}  {shown:10}  {path.parent.name}  {state.error or ''}".rstrip())

@@ -106,6 +106,8 @@ class Display:
         if path in self._bar_ids and self._bars is not None:
             self._bars.remove_task(self._bar_ids.pop(path))
         state = event.payload["state"]
+        if state == "CANCELED" and path not in self._started:
+            return
         self._done += state == "SUCCEEDED"
         seconds = event.time - self._started.pop(path, event.time)
         detail = "cached" if path in self._cached else f"{seconds:.1f} s"

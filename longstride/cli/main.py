@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from longstride.version import __version__
 
 FAILED = 1
 USAGE = 2
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = parsed.run(parsed)
         # What is still buffered would otherwise meet a closed pipe outside of this `try`.
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("longstride: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; keep the interpreter from flushing into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -32,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except LongstrideError as error:
         print(f"longstride: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+    except (OSError, sqlite3.Error) as error:
+        print(f"longstride: {error}; check the path and its permissions", file=sys.stderr)
         return FAILED
     return code
 
@@ -54,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
 
     run = _recipe_command(actions, "run", "run a recipe on this machine, with a report at the end")
     run.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")
-    run.add_argument("--run-id", help="name of the run's folder (default: recipe and time)")
+    run.add_argument(
+        "--run-id", type=_name, help="name of the run's folder (default: recipe and time)"
+    )
     run.add_argument("--no-cache", action="store_true", help="run every task even if known")
     _machine_options(run)
     run.set_defaults(run=commands.run)
@@ -86,6 +97,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a name: letters, digits, dots, dashes and underscores"
+        )
+    return text
+
+
 def _recipe_command(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help_: str
 ) -> argparse.ArgumentParser:
@@ -108,7 +133,9 @@ def _run_argument(command: argparse.ArgumentParser) -> None:
 
 
 def _machine_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--cpus", type=int, help="CPU cores to share among tasks (default: all)")
+    command.add_argument(
+        "--cpus", type=_positive, help="CPU cores to share among tasks (default: all)"
+    )
     command.add_argument("--gpus", type=int, default=0, help="accelerators to share (default: 0)")
     command.add_argument(
         "--secrets", type=Path, help="JSON file with secrets by name, for tasks that refer to them"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+from longstride.data.tasks import check_family
+from longstride.data.traces import TRACE_WRITERS
+from longstride.errors import RecipeError
 from longstride.quality.gate import describe_checks
 from longstride.quality.suites import check_thresholds
 from longstride.recipe.sizes import parameter_counts, training_flops
@@ -22,6 +25,13 @@ def plan_lines(recipe: Recipe) -> list[str]:
         RecipeError: `quality.thresholds` names a check that no suite has.
     """
     check_thresholds(recipe)
+    for family in recipe.tasks:
+        check_family(family.name)
+        if family.name not in TRACE_WRITERS:
+            raise RecipeError(
+                f"tasks: family {family.name!r} has no writer of worked solutions for SFT; "
+                f"families with one: {', '.join(sorted(TRACE_WRITERS))}"
+            )
     total, active = parameter_counts(recipe.model)
     algorithm = recipe.rl.algorithm
     lines = [

@@ -24,7 +24,8 @@ def summary_lines(run_dir: Path, state: str, error: str | None, report: str) -> 
              f"from the cache, largest task {memory / 2**20:.0f} MiB"]  # fmt: skip
     if error:
         lines.append(f"error      {error}")
-        lines.append(f"           after mending it: longstride resume {run_dir}")
+    if state != "SUCCEEDED":
+        lines.append(f"go on      longstride resume {run_dir}")
     lines += _benchmark_lines(tasks) + _ladder_lines(tasks)
     lines += [f"run        {run_dir}", f"report     {report}"]
     return lines

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from longstride.data.held_out import benchmark_problems
 from longstride.data.tasks import draw
-from longstride.data.text import digest, order_key
+from longstride.data.text import order_key, problem_key
 from longstride.errors import DataError
 from longstride.rewards.scoring import score_answer
 from longstride.rollout.protocol import Generator, Progress, SamplingSettings
@@ -66,11 +66,11 @@ def build_candidates(recipe: Recipe, sft_dir: Path) -> list[RLPrompt]:
         DataError: The SFT artifact is unusable, or no candidate is left.
     """
     open_artifact(sft_dir, "chat")
-    taken = {digest(problem.prompt) for problem in benchmark_problems(recipe)}
+    taken = {problem_key(problem.prompt) for problem in benchmark_problems(recipe)}
     for example in read_jsonl(sft_dir / "examples.jsonl", ChatExample):
-        taken.update(digest(m.content) for m in example.messages if m.role == "user")
+        taken.update(problem_key(m.content) for m in example.messages if m.role == "user")
     drawn = draw(recipe.tasks, recipe.rl.curation.candidates, recipe.seed, "rl")
-    candidates = [prompt for prompt in drawn if digest(prompt.prompt) not in taken]
+    candidates = [prompt for prompt in drawn if problem_key(prompt.prompt) not in taken]
     if not candidates:
         raise DataError(
             f"all {len(drawn)} RL candidates occur among the SFT examples of {sft_dir} or in the "

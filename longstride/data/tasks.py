@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from longstride.data.text import digest
+from longstride.data.text import digest, problem_key
 from longstride.errors import DataError, RecipeError
 from longstride.rewards.verifiers import REASONING_GYM, VERIFIERS, accepts
 from schemas.data import TaskFamily
@@ -42,8 +42,8 @@ _DRAWS_PER_PROBLEM = 80
 
 
 def split_of(question: str) -> Split:
-    """The split that a question belongs to, whatever seed produced it."""
-    bucket = int(digest(question)[:8], 16) % _BUCKETS
+    """The split that a question's problem belongs to, whatever its wording, family or seed."""
+    bucket = int(problem_key(question)[:8], 16) % _BUCKETS
     return next(split for split, buckets in SPLIT_BUCKETS.items() if bucket in buckets)
 
 
@@ -122,11 +122,11 @@ def _fresh(
     asked, fresh = share + already, list[RLPrompt]()
     while share:
         pool = problems(family, level, asked, seed, split)
-        fresh = [prompt for prompt in pool if digest(prompt.prompt) not in seen][:share]
+        fresh = [prompt for prompt in pool if problem_key(prompt.prompt) not in seen][:share]
         if len(fresh) == share or len(pool) < asked:
             break
         asked *= 2  # levels overlap: some of these were drawn before
-    seen.update(digest(prompt.prompt) for prompt in fresh)
+    seen.update(problem_key(prompt.prompt) for prompt in fresh)
     return fresh
 
 

@@ -12,6 +12,7 @@ Quarantine = Callable[[str, str], None]
 
 _CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f\ufeff]")
 _SPACES = re.compile(r"\s+")
+_EXPRESSION = re.compile(r"-?\d+(?:\s*[-+*/]\s*-?\d+)+")
 
 
 def problem_of(text: object) -> str | None:
@@ -44,6 +45,16 @@ def digest(text: str) -> str:
     """Digest for exact de-duplication: case and amount of white space do not matter."""
     key = _SPACES.sub(" ", unicodedata.normalize("NFC", text)).strip().casefold()
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def problem_key(question: str) -> str:
+    """Digest of the problem that a question poses, whatever its wording.
+
+    Two families may ask for the same arithmetic expression in different words; a question that
+    holds an expression is that expression, and any other is its text.
+    """
+    expressions = _EXPRESSION.findall(question)
+    return digest(_SPACES.sub("", max(expressions, key=len)) if expressions else question)
 
 
 def split_lines(text: str, limit: int) -> Iterator[str]:

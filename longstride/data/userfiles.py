@@ -29,6 +29,38 @@ def read_files(source: FileSource, quarantine: Quarantine) -> Iterator[Document]
         DataError: The location does not exist, cannot be reached, holds no file of a known kind,
             or a Parquet file lacks the text column.
     """
+    storage, base, usable, errors = _usable_files(source)
+    for path in usable:
+        name = posixpath.relpath(path, base)
+        try:
+            with storage.open(path, "rb") as stream:
+                yield from _read_one(source, name, stream, quarantine)
+        except errors as error:
+            raise DataError(f"{source.uri}: {name} cannot be read: {error}") from error
+
+
+def list_files(source: FileSource) -> list[tuple[str, object, object]]:
+    """Name, size and last change (time or ETag) of every file that would be read.
+
+    Raises:
+        DataError: As `read_files`.
+    """
+    storage, base, usable, errors = _usable_files(source)
+    found = []
+    for path in usable:
+        try:
+            info = storage.info(path)
+        except errors as error:
+            raise DataError(f"{source.uri}: {path} cannot be read: {error}") from error
+        change = info.get("ETag") or info.get("mtime") or info.get("LastModified")
+        found.append((posixpath.relpath(path, base), info.get("size"), change))
+    return found
+
+
+def _usable_files(
+    source: FileSource,
+) -> tuple[Any, str, list[str], tuple[type[Exception], ...]]:
+    """Storage, base folder, paths of a known kind, and the errors that storage raises."""
     storage, root, errors = _open_storage(source)
     try:
         single = storage.isfile(root)
@@ -43,13 +75,7 @@ def read_files(source: FileSource, quarantine: Quarantine) -> Iterator[Document]
             f"source {source.name!r}: {source.uri} holds {found}; expected text "
             f"({', '.join(TEXT_SUFFIXES)}) or tables ({', '.join(TABLE_SUFFIXES)}) there"
         )
-    for path in usable:
-        name = posixpath.relpath(path, base)
-        try:
-            with storage.open(path, "rb") as stream:
-                yield from _read_one(source, name, stream, quarantine)
-        except errors as error:
-            raise DataError(f"{source.uri}: {name} cannot be read: {error}") from error
+    return storage, base, usable, errors
 
 
 def _open_storage(source: FileSource) -> tuple[Any, str, tuple[type[Exception], ...]]:

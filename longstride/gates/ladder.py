@@ -97,7 +97,7 @@ def no_pattern_collapse(facts: RoundFacts, config: LadderConfig) -> Rule:
 
 
 def truncation_settled(facts: RoundFacts, config: LadderConfig) -> Rule:
-    """Whether few enough samples ended at the window; looked at while perplexity moves."""
+    """Whether enough samples ended by themselves for their statistics to mean something."""
     holds = facts.truncated_share <= config.maximum_truncated_share
     return Rule(
         holds,
@@ -126,13 +126,12 @@ def decide(
     near = length_near_window(facts, config)
     repetition = repetition_within_limit(facts, config)
     collapse = no_pattern_collapse(facts, config)
-    rules = [converged, near, collapse, repetition]
-    if not converged.holds:
-        rules.append(truncation_settled(facts, config))
+    settled = truncation_settled(facts, config)
+    rules = [converged, near, collapse, repetition, settled]
     reasons = [rule.reason for rule in rules]
     if not (repetition.holds and collapse.holds):
         return _remedy(state, facts, config, reasons, round_number)
-    if not (converged.holds and near.holds):
+    if not (converged.holds and near.holds and settled.holds):
         return _after(state, "hold", reasons, round_number, facts=facts)
     wider = [window for window in config.windows if window > state.window]
     if not wider:

@@ -223,10 +223,14 @@ def _message(verdict: Verdict, out: Path) -> str:
         return f"{check.name} is {value}, must be {check.threshold}{rows}"
 
     failed = "; ".join(told(check) for check in verdict.blocked_by)
+    name = f"{verdict.edge}/{verdict.stage}"
     fix = (
         "mend the data"
         if any(check.name == "readable" for check in verdict.checks)
-        else "mend the data, set a threshold in quality.thresholds, or override by name and reason"
+        else (
+            "mend the data or set a threshold in quality.thresholds and start a new run, or let "
+            f"this one pass: longstride override RUN {name} --by WHO --reason WHY"
+        )
     )
     return (
         f"{verdict.edge} ({EDGE_TITLES[verdict.edge]}) blocks stage {verdict.stage!r}: {failed}. "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from longstride.errors import UsageError
 from longstride.store.files import read_json, write_json
-from schemas.verdict import EDGE_TITLES, Override
+from schemas.verdict import EDGE_TITLES, Override, Verdict
 
 RUN_DIRECTORY_VARIABLE = "LONGSTRIDE_RUN_DIR"
 FOLDER = "overrides"
@@ -30,6 +30,13 @@ def record_override(run_dir: Path, gate: str, operator: str, reason: str) -> Pat
     path = _path(run_dir, edge, stage)
     write_json(path, Override(operator=operator.strip(), reason=reason.strip()))
     return path
+
+
+def blocked_gates(run_dir: Path) -> set[str]:
+    """Names (`edge/stage`) of gates whose verdict blocks this run and is not overridden."""
+    verdicts = [read_json(path, Verdict) for path in sorted(run_dir.glob("tasks/**/verdict.json"))]
+    latest = {f"{verdict.edge}/{verdict.stage}": verdict for verdict in verdicts}
+    return {name for name, verdict in latest.items() if not verdict.passed}
 
 
 def find_override(edge: str, stage: str) -> Override | None:

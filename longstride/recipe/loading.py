@@ -10,10 +10,13 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from longstride.errors import RecipeError
+from longstride.errors import DataError, RecipeError
 from longstride.recipe.problems import describe
 from longstride.store.files import read_text
 from schemas.recipe import Recipe
+
+REPLACED_WHOLE = frozenset({"mixture"})
+"""Fields whose parts make sense only together: a mixture of other shares is another mixture."""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -23,6 +26,9 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                line = key_node.start_mark.line + 1
+                raise RecipeError(f"line {line}: a key must be a plain name, got {key!r}")
             if key in seen:
                 line = key_node.start_mark.line + 1
                 raise RecipeError(f"line {line}: key {key!r} is written twice; remove one of them")
@@ -80,6 +86,8 @@ def _layers(path: Path, search: Sequence[Path], chain: tuple[Path, ...]) -> dict
         raise RecipeError(f"recipes extend each other in a circle: {names}; remove one `extends`")
     try:
         loaded = yaml.load(read_text(path), Loader=_StrictLoader)
+    except DataError as error:
+        raise RecipeError(str(error)) from error
     except yaml.YAMLError as error:
         raise RecipeError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(loaded, dict):
@@ -97,7 +105,9 @@ def _layers(path: Path, search: Sequence[Path], chain: tuple[Path, ...]) -> dict
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = copy.deepcopy(below)
     for key, value in above.items():
-        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+        if key in REPLACED_WHOLE:
+            merged[key] = copy.deepcopy(value)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
             # Another kind of a discriminated union keeps nothing of the kind below it.
             same_kind = "kind" not in value or value["kind"] == merged[key].get("kind")
             merged[key] = _merge(merged[key], value) if same_kind else copy.deepcopy(value)
@@ -118,6 +128,9 @@ def _apply(values: dict[str, Any], override: str) -> None:
     place: Any = values
     for part in parents:
         place = _descend(place, part, override)
+    if last == "kind" and isinstance(place, dict) and place.get("kind") != value:
+        # Another kind of a discriminated union keeps nothing of the kind below it.
+        place.clear()
     if isinstance(place, list):
         place[_index(place, last, override)] = value
     elif isinstance(place, dict):

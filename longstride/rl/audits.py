@@ -27,9 +27,11 @@ def sampler_agreement(sampler_logp_N: Tensor, trainer_logp_N: Tensor) -> Agreeme
     The report's number is the Pearson correlation of probabilities (0.987 -> 0.997 with the FP32
     head). `kl_k3` is the mean of r - 1 - log r with r = trainer / sampler. Tokens whose sampling
     log-probability is not finite are left out. Without spread the correlation is 1 when the
-    probabilities are equal and 0 otherwise.
+    probabilities are equal and 0 otherwise; without a single known token they do not agree at all.
     """
     known_N = torch.isfinite(sampler_logp_N)
+    if not bool(known_N.any()):
+        return Agreement(correlation=0.0, max_difference=1.0, mean_difference=1.0, kl_k3=0.0)
     sampler_N = sampler_logp_N[known_N].double()
     trainer_N = trainer_logp_N[known_N].double()
     p_N, q_N = sampler_N.exp(), trainer_N.exp()

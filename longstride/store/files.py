@@ -14,6 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from longstride.errors import DataError
 
+_UMASK = os.umask(0)
+os.umask(_UMASK)
+
 Row = TypeVar("Row", bound=BaseModel)
 
 
@@ -23,6 +26,7 @@ def atomic_write(path: Path) -> Iterator[IO[str]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
+        os.fchmod(descriptor, 0o666 & ~_UMASK)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             yield stream
             stream.flush()

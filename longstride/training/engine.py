@@ -49,9 +49,12 @@ class Engine:
         Raises:
             CheckpointError: Gradients were not finite too often in a row; names the parameter.
         """
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), grad_clip))
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        total = nn.utils.get_total_norm(gradients)
+        norm = float(total)
         if math.isfinite(norm):
             self._bad_steps = 0
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), grad_clip, total)
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
             self._optimizer.step()
@@ -65,14 +68,15 @@ class Engine:
         self.skipped_steps += 1
         if self._bad_steps < MAXIMUM_BAD_STEPS:
             return
-        bad = next(
+        bad = [
             name
             for name, parameter in self.model.named_parameters()
             if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
-        )
+        ]
+        what = f"of {bad[0]!r} was not finite" if bad else "norm overflowed"
         raise CheckpointError(
-            f"the gradient of {bad!r} was not finite in {self._bad_steps} steps in a row; lower "
-            "the learning rate or grad_clip, or check the data of this stage"
+            f"the gradient {what} in {self._bad_steps} steps in a row; lower the learning rate, or "
+            "check the data of this stage"
         )
 
     def state(self) -> dict[str, Tensor]:

@@ -40,11 +40,20 @@ class UpdateSettings:
 def recompute_old_policy(
     model: HybridModel, rollouts: Sequence[Rollout], temperature: float
 ) -> float:
-    """Fill `trainer_logprobs` of every rollout; return the mean entropy (nats a token)."""
+    """Fill `trainer_logprobs` of every rollout; return the mean entropy (nats a token).
+
+    Raises:
+        CheckpointError: The policy's log-probabilities are not finite.
+    """
     entropy, tokens = 0.0, 0
     for piece in microbatches(rollouts, MICROBATCH_TOKENS):
         sequences = pad_sequences(piece)
         logp_BT, entropy_BT, _ = sequence_logprobs(model, sequences, temperature)
+        if not bool(torch.isfinite(logp_BT[sequences.response_BT]).all()):
+            raise CheckpointError(
+                "the policy gives log-probabilities that are not finite for its own samples: its "
+                "weights are damaged; go back to the checkpoint before this round"
+            )
         for row, rollout in enumerate(piece):
             rollout.trainer_logprobs = logp_BT[row, sequences.response_BT[row]].tolist()
         entropy += float(entropy_BT[sequences.response_BT].sum())
@@ -120,6 +129,7 @@ def update(
     return {
         "rl/loss": loss_value,
         "rl/grad_norm": norm,
+        "rl/skipped_steps": engine.skipped_steps,
         **{f"rl/is_weight/{name}": value for name, value in statistics.items()},
     }
 

@@ -7,9 +7,12 @@ from components.base import component
 
 @component
 def build_corpus(
-    code_digest: str, recipe: dsl.Input[dsl.Artifact], corpus: dsl.Output[dsl.Dataset]
+    code_digest: str,
+    recipe: dsl.Input[dsl.Artifact],
+    sources: dsl.Input[dsl.Artifact],
+    corpus: dsl.Output[dsl.Dataset],
 ) -> None:
-    """Build the corpus to the recipe's mixture."""
+    """Build the corpus to the recipe's mixture; `sources` says what the places held."""
     from pathlib import Path
 
     from longstride.data.corpus import build_corpus
