@@ -174,6 +174,8 @@ class RewardConfig(Contract):
     well_formed: float = Field(default=0.0, ge=0.0)
     """Reward of exactly one <think>...</think> followed by a non-empty answer."""
     overlong_share: float = Field(default=0.2, ge=0.0, lt=1.0)
-    """The soft overlong penalty ramps 0 to -1 over this last share of the window; 0 is off."""
+    """The soft overlong penalty ramps up over this last share of the window; 0 is off."""
+    overlong: float = Field(default=1.0, ge=0.0)
+    """Penalty of an answer that reaches the window (DAPO: 1)."""
     maximum_unjudged_share: float = Field(default=0.01, ge=0.0, le=1.0)
     """A batch with more unjudged samples is blocked."""

@@ -51,7 +51,8 @@ def score_answer(
     rewards = {
         "correct": config.correct if correct else 0.0,
         "well_formed": config.well_formed if finished else 0.0,
-        "overlong": overlong_penalty(length, window, config.overlong_share * window),
+        "overlong": config.overlong
+        * overlong_penalty(length, window, config.overlong_share * window),
     }
     return Score(correct=correct, reward=sum(rewards.values()), rewards=rewards)
 

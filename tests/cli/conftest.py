@@ -1,0 +1,10 @@
+"""Tests of the command share the run of the micro recipe with the end-to-end tests."""
+
+import sys
+from pathlib import Path
+
+SHARED = Path(__file__).parents[1] / "e2e"
+if str(SHARED) not in sys.path:
+    sys.path.append(str(SHARED))
+
+from micro_run import micro  # noqa: E402, F401 - the fixture
