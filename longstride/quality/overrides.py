@@ -17,7 +17,8 @@ def record_override(run_dir: Path, gate: str, operator: str, reason: str) -> Pat
     """Record that `gate` (`edge/stage`, for example `E1/corpus`) may pass in this run.
 
     Raises:
-        UsageError: The gate's name is malformed, or the operator or the reason is empty.
+        UsageError: The gate's name is malformed or blocks nothing, or the operator or the reason
+            is empty.
     """
     edge, _, stage = gate.partition("/")
     if edge not in EDGE_TITLES or not stage:
@@ -27,6 +28,12 @@ def record_override(run_dir: Path, gate: str, operator: str, reason: str) -> Pat
         )
     if not operator.strip() or not reason.strip():
         raise UsageError("an override needs a name (--by) and a reason (--reason), not empty ones")
+    blocked = blocked_gates(run_dir)
+    if gate not in blocked:
+        raise UsageError(
+            f"{gate!r} does not block this run; blocked gates: "
+            f"{', '.join(sorted(blocked)) or 'none'}"
+        )
     path = _path(run_dir, edge, stage)
     write_json(path, Override(operator=operator.strip(), reason=reason.strip()))
     return path

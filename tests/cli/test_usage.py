@@ -118,11 +118,12 @@ def test_a_report_can_be_written_again_elsewhere(capsys, micro, tmp_path):
     assert "<html" in (tmp_path / "r").read_text()
 
 
-def test_an_override_needs_the_name_of_a_gate_and_real_words(capsys, micro):
-    where = ("override", "base", "--runs", micro.runs)
-    assert "write edge/stage" in said(capsys, *where, "corpus", "--by", "a", "--reason", "b")[2]
-    code, _, errors = said(capsys, *where, "E1/corpus", "--by", " ", "--reason", "b")
-    assert code == 2 and "--by" in errors
+@pytest.mark.parametrize("gate", ["E1/corpus", "corpus", "E9/corpus"])
+def test_a_gate_that_does_not_block_cannot_be_overridden(capsys, micro, gate):
+    words = ("--by", "Ada", "--reason", "why not")
+    code, output, errors = said(capsys, "override", "base", "--runs", micro.runs, gate, *words)
+    assert (code, output) == (2, "")
+    assert f"'{gate}' does not block this run; blocked gates: none" in errors
     assert not (micro.folder.path / "overrides").exists()
 
 
