@@ -73,7 +73,7 @@ def test_the_report_stands_alone_and_shows_the_benchmark(micro):
             "run-benchmark" if label == "sft" else "run-benchmark-2", "evaluation"
         )
         average = read_json(path / "result.json", EvalResult).average
-        assert f"[{100 * average.low:.1f}, {100 * average.high:.1f}]" in page
+        assert f"[{100 * average.low:.1f}, {100 * average.high:.1f}]" in page.replace("\u2212", "-")
 
 
 def test_every_gate_wrote_a_verdict_and_passed(micro):
