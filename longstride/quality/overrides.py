@@ -41,7 +41,8 @@ def record_override(run_dir: Path, gate: str, operator: str, reason: str) -> Pat
 
 def blocked_gates(run_dir: Path) -> set[str]:
     """Names (`edge/stage`) of gates whose verdict blocks this run and is not overridden."""
-    verdicts = [read_json(path, Verdict) for path in sorted(run_dir.glob("tasks/**/verdict.json"))]
+    paths = sorted(run_dir.glob("tasks/**/verdict.json"), key=lambda path: path.stat().st_mtime_ns)
+    verdicts = [read_json(path, Verdict) for path in paths]
     latest = {f"{verdict.edge}/{verdict.stage}": verdict for verdict in verdicts}
     return {name for name, verdict in latest.items() if not verdict.passed}
 
