@@ -118,12 +118,19 @@ def test_a_report_can_be_written_again_elsewhere(capsys, micro, tmp_path):
     assert "<html" in (tmp_path / "r").read_text()
 
 
-@pytest.mark.parametrize("gate", ["E1/corpus", "corpus", "E9/corpus"])
-def test_a_gate_that_does_not_block_cannot_be_overridden(capsys, micro, gate):
+@pytest.mark.parametrize(
+    ("gate", "told"),
+    [
+        ("E1/corpus", "does not block this run; blocked gates: none"),
+        ("corpus", "is not the name of a gate; write edge/stage"),
+        ("E9/corpus", "is not the name of a gate; write edge/stage"),
+    ],
+)
+def test_a_gate_that_does_not_block_cannot_be_overridden(capsys, micro, gate, told):
     words = ("--by", "Ada", "--reason", "why not")
     code, output, errors = said(capsys, "override", "base", "--runs", micro.runs, gate, *words)
     assert (code, output) == (2, "")
-    assert f"'{gate}' does not block this run; blocked gates: none" in errors
+    assert f"'{gate}' {told}" in errors
     assert not (micro.folder.path / "overrides").exists()
 
 
