@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "Longstride needs Python 3.11 or 3.12, found $$($(PYTHON) --version); set PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
-	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(BIN)/python \
+	DS_BUILD_OPS=0 UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(BIN)/python \
 	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
