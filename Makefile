@@ -58,9 +58,11 @@ bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints
 	$(BIN)/python benchmarks/model_speed.py
 
 lock: $(READY)  ## Resolve constraints.txt anew.
-	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip compile --quiet --no-header --no-annotate \
-	  --python-version 3.11 $(foreach e,train data quality dev,--extra $(e)) pyproject.toml \
-	  | sed 's/+cpu$$//' > constraints.partial
+	{ echo "# Exact versions of everything, resolved together for Python 3.11 (make lock). Installing"; \
+	  echo "# with them as constraints works with a CPU or a CUDA build of torch."; \
+	  UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip compile --quiet --no-header --no-annotate \
+	    --python-version 3.11 $(foreach e,train data quality dev,--extra $(e)) pyproject.toml \
+	  | sed 's/+cpu$$//'; } > constraints.partial
 	mv constraints.partial constraints.txt
 
 clean:  ## Remove the environment and caches; runs stay.
