@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow lint format type compile schema lock bench clean
+.PHONY: help setup run test test-slow test-gpu bench-model bench-gpu fp32-head lint format type compile schema lock bench clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -56,6 +56,18 @@ compile: $(READY)  ## Compile every shipped recipe to pipelines/compiled/, and r
 bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints ratios.
 	$(BIN)/python benchmarks/executor_overhead.py
 	$(BIN)/python benchmarks/model_speed.py
+
+bench-model: $(READY)  ## Our model beside transformers' MiniMax: training, decoding, rollout, lightning.
+	$(BIN)/python -W ignore benchmarks/model_speed.py
+
+bench-gpu: $(READY)  ## Training, rollout and kernel throughput on one GPU, under six minutes.
+	$(BIN)/python benchmarks/gpu.py
+
+test-gpu: $(READY)  ## The tests that need an accelerator.
+	$(BIN)/python -m pytest -m gpu $(TEST_ARGS)
+
+fp32-head: $(READY)  ## The fp32-head experiment: docs/experiments/fp32-head.md.
+	$(BIN)/python benchmarks/fp32_head.py
 
 lock: $(READY)  ## Resolve constraints.txt anew.
 	{ echo "# Exact versions of everything, resolved together for Python 3.11 (make lock). Installing"; \
