@@ -47,7 +47,7 @@ class DeepSpeedEngine(_Engine):
     offload_optimizer: bool = False
     """Keep optimizer state, and its step, on the CPU (ZeRO 1 to 3)."""
     persistent_elements: int | None = Field(default=None, ge=0)
-    """ZeRO 3: parameters with fewer elements stay whole on every rank; none is DeepSpeed's 100000."""
+    """ZeRO 3: smaller parameters stay whole on every rank; none is DeepSpeed's 100000."""
     rendezvous_seconds: int = Field(default=300, ge=1)
     """How long a rank waits for the others to start."""
 

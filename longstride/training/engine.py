@@ -34,12 +34,14 @@ class Engine(Protocol):
 
     model: HybridModel
     """The module that trains; where its weights are sharded, only `forward` may run it."""
-    config: EngineConfig
-    """How it runs."""
     ranks: Ranks
     """The processes that share a step."""
     guard: FiniteGuard
     """Counts the steps that were skipped."""
+
+    @property
+    def config(self) -> EngineConfig:
+        """How it runs."""
 
     @property
     def skipped_steps(self) -> int:
@@ -168,10 +170,10 @@ class TorchEngine:
     """Plain torch in one process."""
 
     def __init__(
-        self, model: HybridModel, config: OptimizerConfig, engine: EngineConfig | None = None
+        self, model: HybridModel, config: OptimizerConfig, engine: TorchConfig | None = None
     ) -> None:
         self.model = model
-        self.config: EngineConfig = engine or TorchConfig()
+        self.config = engine or TorchConfig()
         self.ranks = Ranks()
         self.guard = FiniteGuard()
         self._replica: HybridModel | None = None

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 Part = TypeVar("Part")
+_CPU = torch.device("cpu")
+
+
+def _encode(value: Any) -> torch.Tensor:
+    # Numbers survive JSON exactly, and nothing that another process sent is ever unpickled.
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _decode(data: torch.Tensor) -> Any:
+    return json.loads(bytes(data.cpu().tolist()))
 
 
 @dataclass(frozen=True)
@@ -22,7 +33,7 @@ class Ranks:
 
     rank: int = 0
     count: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
 
     @property
     def first(self) -> bool:
@@ -45,6 +56,26 @@ class Ranks:
         dist.all_reduce(counts, op=dist.ReduceOp.MAX)
         return counts.bool().cpu()
 
+    def gather(self, value: Any) -> list[Any]:
+        """JSON values of all ranks, in order of rank."""
+        if self.count == 1:
+            return [value]
+        own = _encode(value).to(self.device)
+        sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.count)]
+        dist.all_gather(sizes, torch.tensor([len(own)], dtype=torch.int64, device=self.device))
+        longest = max(int(size) for size in sizes)
+        padded = torch.zeros(longest, dtype=torch.uint8, device=self.device)
+        padded[: len(own)] = own
+        everything = [torch.zeros_like(padded) for _ in range(self.count)]
+        dist.all_gather(everything, padded)
+        return [_decode(data[: int(size)]) for data, size in zip(everything, sizes, strict=True)]
+
+    def from_first(self, value: Any) -> Any:
+        """The first rank's JSON value, on every rank; what others pass is ignored."""
+        if self.count == 1:
+            return value
+        return self.gather(value if self.first else None)[0]
+
     def barrier(self) -> None:
         """Wait until every rank is here."""
         if self.count > 1:
@@ -57,6 +88,8 @@ class Ranks:
         repeated with weight 0. The cut into parts does not depend on the number of ranks.
         """
         everything = list(parts)
+        if not everything:
+            return []
         own = [(part, 1.0) for part in everything[self.rank :: self.count]]
         rounds = -(-len(everything) // self.count)
         return own + [(everything[0], 0.0)] * (rounds - len(own))

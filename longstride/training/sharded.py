@@ -111,7 +111,7 @@ class ShardedEngine:
         if self.config.zero_stage == 0:
             optimizer.clip = grad_clip
             self._engine.step()
-            norm = optimizer.norm
+            norm = float(optimizer.norm)
         else:
             optimizer.clip_grad = grad_clip
             self._engine.step()
