@@ -13,10 +13,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-gpu bench-model bench-gpu fp32-head lint format type compile schema lock bench clean
+.PHONY: help setup run test test-slow test-gpu lint format type compile schema lock clean \
+  bench bench-model bench-engine bench-gpu fp32-head
 
 help:  ## Show this list.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Create the virtual environment with everything pinned.
 
@@ -68,6 +69,9 @@ test-gpu: $(READY)  ## The tests that need an accelerator.
 
 fp32-head: $(READY)  ## The fp32-head experiment: docs/experiments/fp32-head.md.
 	$(BIN)/python benchmarks/fp32_head.py
+
+bench-engine: $(READY)  ## Measure a training step with plain torch and with DeepSpeed, ZeRO 0 to 3.
+	$(BIN)/python benchmarks/engine_cost.py
 
 lock: $(READY)  ## Resolve constraints.txt anew.
 	{ echo "# Exact versions of everything, resolved together for Python 3.11 (make lock). Installing"; \
