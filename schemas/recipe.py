@@ -18,6 +18,7 @@ from schemas.stages import (
     RLStage,
     RolloutConfig,
     SFTStage,
+    StartingPoint,
 )
 
 
@@ -138,7 +139,9 @@ class Recipe(Contract):
     engine: EngineConfig = Field(default_factory=TorchEngine)
     """What trains: plain torch, or DeepSpeed in one or several processes."""
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
-    """Tokenizer that is trained on the corpus."""
+    """Tokenizer that is trained on the corpus; not used with `start_from`."""
+    start_from: StartingPoint | None = None
+    """Weights and tokenizer to start from; null starts from fresh ones."""
     data: DataConfig
     """Pretraining corpus."""
     tasks: list[TaskFamily] = Field(min_length=1)
@@ -175,7 +178,7 @@ class Recipe(Contract):
 
     @model_validator(mode="after")
     def _vocabulary_matches(self) -> Self:
-        if self.tokenizer.vocab_size > self.model.vocab_size:
+        if not self.start_from and self.tokenizer.vocab_size > self.model.vocab_size:
             raise ValueError(
                 f"tokenizer.vocab_size={self.tokenizer.vocab_size} exceeds model.vocab_size="
                 f"{self.model.vocab_size}; raise model.vocab_size"

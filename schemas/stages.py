@@ -25,6 +25,15 @@ class OptimizerConfig(Contract):
     """Largest global gradient norm."""
 
 
+class StartingPoint(Contract):
+    """A Hugging Face checkpoint folder that a run starts from: MiniMax, llama, mistral or qwen."""
+
+    path: str = Field(min_length=1)
+    """Folder with config.json, tokenizer.json and safetensors files, readable by every task."""
+    digest: str = Field(pattern=r"^sha256:([0-9a-f]{64}|\?)$")
+    """Digest of the folder; write `sha256:?` once, and the error says what it is."""
+
+
 class PretrainStage(Contract):
     """Continual pretraining: constant learning rate, then decay."""
 

@@ -22,6 +22,7 @@ from longstride.training.packed import PackedRows, RowCursor, open_packed
 from longstride.training.ranks import Ranks
 from longstride.training.resuming import InProgress
 from longstride.training.schedules import constant, constant_then_decay, cosine
+from longstride.training.starting import load_starting_point
 from longstride.version import code_digest
 from schemas.artifacts import CheckpointManifest
 from schemas.recipe import Recipe
@@ -30,9 +31,18 @@ HELD_OUT_SHARE = 1 / 32
 
 
 def initialise(recipe: Recipe, out: Path) -> CheckpointManifest:
-    """Publish freshly initialised weights, the start of a run without a base model."""
-    model = HybridModel(recipe.model)
-    model.initialise(stream_seed(recipe.seed, "initialise"))
+    """Publish the weights that the run starts from: fresh ones, or those of `start_from`.
+
+    Raises:
+        RecipeError: The starting point is not what the recipe says.
+        CheckpointError: The starting point's weights cannot be used.
+    """
+    seed = stream_seed(recipe.seed, "initialise")
+    if recipe.start_from is None:
+        model = HybridModel(recipe.model)
+        model.initialise(seed)
+    else:
+        model = load_starting_point(recipe.model, recipe.start_from)
     return publish_checkpoint(
         model,
         out,
@@ -40,7 +50,7 @@ def initialise(recipe: Recipe, out: Path) -> CheckpointManifest:
         step=0,
         tokens_seen=0,
         recipe_digest=recipe.digest(),
-        parents={},
+        parents={"start_from": recipe.start_from.digest} if recipe.start_from else {},
         metrics={},
     )
 
