@@ -196,6 +196,19 @@ class Recipe(Contract):
         return self
 
     @model_validator(mode="after")
+    def _stage_mixtures_are_in_the_corpus(self) -> Self:
+        corpus = {domain for domain, share in self.data.mixture.items() if share > 0}
+        for number, stage in enumerate(self.extension, start=1):
+            wanted = {domain for domain, share in (stage.mixture or {}).items() if share > 0}
+            if missing := sorted(wanted - corpus):
+                raise ValueError(
+                    f"extension stage {number} has a mixture with {missing}, but the corpus "
+                    f"(data.mixture) holds only {sorted(corpus)}; give them a share there or leave "
+                    "them out of the stage"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _families_are_distinct(self) -> Self:
         names = [family.name for family in self.tasks]
         if len(set(names)) != len(names):
