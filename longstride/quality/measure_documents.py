@@ -145,8 +145,8 @@ def mixture_facts(
 ) -> RowFacts:
     """Distance of a mixture from its target: KL(actual || target) in nats, and shares.
 
-    The target is `mixture`, or the recipe's `data.mixture` without one. KL is infinite when a domain
-    occurs that the target gives no share.
+    The target is `mixture`, else the recipe's `data.mixture`. KL is infinite when a domain occurs
+    that the target gives no share.
     """
     total = sum(amounts.values())
     target = recipe.data.mixture if mixture is None else mixture
