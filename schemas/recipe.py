@@ -62,6 +62,8 @@ class Resources(Contract):
     """Memory limit."""
     gpus: int = Field(default=0, ge=0, le=1024)
     """Accelerators."""
+    gpu_memory: str | None = Field(default=None, pattern=r"^\d+(\.\d+)?(Mi|Gi)$")
+    """Memory of one accelerator, which the memory plan is checked against; null: not checked."""
     gpu_type: str = "nvidia.com/gpu"
     """Accelerator resource name."""
     node_selector: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,255 @@
+"""Bytes that a forward and backward pass hold, counted from what the model's operations save.
+
+Everything is a closed formula of the configuration and the shape of a microbatch, so that a plan
+needs no torch. A test compares the saved tensors, byte for byte, with those of the real model.
+
+Legend: N tokens of a microbatch in rows of T; X hidden width; H heads of D, W = H D; K key/value
+heads, V = K D; E experts, F their width, k experts a token, M = N k; C tokens of a lightning chunk;
+w bytes of an element of the body (4, or 2 in bf16). Norms, decays, router, head and everything
+inside lightning attention are fp32 (4 bytes) whatever w is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from schemas.model import BlockType, ModelConfig
+
+LOGIT_ELEMENTS = 1 << 21
+"""Logits that exist at a time (`longstride.model.logprobs`)."""
+_ROW_BYTES = 25
+"""A token of packed rows in memory: three int64 and a bool."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Shape of one microbatch."""
+
+    rows: int
+    """B."""
+    tokens: int
+    """T, tokens of a row, padding included."""
+    packed: bool = False
+    """Whether a row holds several documents, which then needs masks."""
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return self.rows * self.tokens
+
+
+def _norm(width: int) -> int:
+    """Saved by an RMSNorm, a token: the normed input in fp32 and its scale."""
+    return 4 * width + 4
+
+
+def _chunks(config: ModelConfig, batch: Batch) -> tuple[int, int]:
+    """Chunks of a row and tokens of a chunk; chunks are evened out."""
+    count = -(-batch.tokens // config.lightning_chunk)
+    return count, -(-batch.tokens // count)
+
+
+def _lightning_saved(config: ModelConfig, batch: Batch, item: int) -> int:
+    """Attention of a lightning layer.
+
+    Normed input (w X), SiLU gate and its result (2 x 4 x 3 W), q, k, v (4 x 3 W, padded to whole
+    chunks), states (4 W D a chunk, none for a single one), output gate, normed output and their
+    product (3 w W), and two norms.
+    """
+    width = config.num_heads * config.head_dim
+    count, size = _chunks(config, batch)
+    states = count * config.head_dim * width if count > 1 else 0
+    per_token = _norm(config.hidden_size) + item * config.hidden_size
+    per_token += 24 * width + _norm(width) + 3 * item * width
+    return batch.size * per_token + batch.rows * 4 * (count * size * 3 * width + states)
+
+
+def _softmax_saved(config: ModelConfig, batch: Batch, item: int) -> int:
+    """Attention of a softmax layer.
+
+    Normed input, the operands of attention, its result (twice after a rotation, which puts heads
+    before tokens, while the output projection wants tokens first), its log-sum-exp (4 H), and the
+    float mask of packed rows (w T a token). Keys and values are repeated to H heads when they are
+    shared. An operand that is neither repeated, normed nor rotated is a view, which keeps the whole
+    projection (W + 2 V).
+    """
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    width, kv_width = heads * config.head_dim, kv_heads * config.head_dim
+    grouped = heads > kv_heads
+    made = config.rotary_dim > 0 or config.qk_norm
+    per_token = _norm(config.hidden_size) + item * config.hidden_size
+    if config.qk_norm:
+        per_token += 4 * (width + kv_width) + 4 * (heads + kv_heads)
+    if config.rotary_dim and item < 4:
+        # Cosines and sines of queries and of keys, cast for each layer.
+        per_token += 2 * config.rotary_dim * item
+    per_token += item * width * (made + 2 * grouped) + item * width * (made and not grouped)
+    if not (made and grouped):
+        per_token += item * (width + 2 * kv_width)
+    turned = config.rotary_dim > 0 and heads > 1
+    per_token += item * width * (1 + turned) + 4 * heads
+    if batch.packed:
+        per_token += item * batch.tokens
+    return batch.size * per_token
+
+
+def _mlp_saved(config: ModelConfig, batch: Batch, item: int) -> int:
+    """The second half of a layer.
+
+    The norm before it; dense: input and 4 F; experts: the router's input, probabilities and choice,
+    then a token and expert: input and output (2 X), gate, up, sigmoid and product (4 F).
+    """
+    hidden, inner, k = config.hidden_size, config.expert_hidden_size, config.experts_per_token
+    if config.num_experts == 1:
+        return batch.size * (_norm(hidden) + item * (hidden + 4 * inner))
+    router = 4 * hidden + 4 * config.num_experts + (4 + 8) * k
+    routed = item * (2 * hidden + 4 * inner) + 8 + 8
+    return batch.size * (_norm(hidden) + router + k * routed)
+
+
+def layer_saved(config: ModelConfig, kind: BlockType, batch: Batch, item: int = 4) -> int:
+    """Bytes of the tensors that one layer saves for its backward pass, exactly."""
+    attention = _lightning_saved if kind == "lightning" else _softmax_saved
+    return attention(config, batch, item) + _mlp_saved(config, batch, item)
+
+
+def ends_saved(config: ModelConfig, batch: Batch, item: int = 4) -> int:
+    """Bytes saved outside of the layers: token ids, rotations, final norm, log-probabilities."""
+    per_token = 8 + _norm(config.hidden_size)
+    if config.rotary_dim and "softmax" in config.block_types and item == 4:
+        per_token += 4 * config.rotary_dim
+    targets = batch.size - batch.rows
+    if batch.rows == 1:
+        # A single row is cut without a copy.
+        return batch.size * (per_token + item * config.hidden_size) + targets * 4
+    return batch.size * per_token + targets * (item * config.hidden_size + 12)
+
+
+def layer_held(config: ModelConfig, kind: BlockType, batch: Batch) -> int:
+    """Bytes that a layer's graph node holds besides saved tensors: the decays of its chunks."""
+    if kind == "softmax":
+        return 0
+    _, size = _chunks(config, batch)
+    masks = 8 * config.num_heads * batch.size if batch.packed else 0
+    return masks + 4 * config.num_heads * size * size
+
+
+def layout_held(config: ModelConfig, batch: Batch) -> int:
+    """Bytes of the batch itself and of the document masks that the lightning layers share."""
+    held = _ROW_BYTES * batch.size
+    if batch.packed and "lightning" in config.block_types:
+        _, size = _chunks(config, batch)
+        held += batch.size * (4 * size + 8)
+    return held
+
+
+def _visibility(config: ModelConfig, batch: Batch) -> int:
+    """Bytes of the boolean mask of softmax layers, which lives until the last layer has run."""
+    packed = batch.packed and "softmax" in config.block_types
+    return batch.size * batch.tokens if packed else 0
+
+
+def backward_transient(config: ModelConfig, kind: BlockType, batch: Batch, item: int = 4) -> int:
+    """Most bytes that the backward pass of one layer holds at a time, on top of saved tensors.
+
+    Lightning: gradients of output (W), of q, k, v (3 W), stacked (3 W), reordered (3 W), and two of
+    the SiLU (6 W), two C x C score matrices a head and two sets of states. Softmax: gradient of the
+    output, of q, k, v and of the projection. Experts: input and output gradients (2 X), five of the
+    width F a routed token.
+    """
+    width = config.num_heads * config.head_dim
+    if kind == "lightning":
+        count, size = _chunks(config, batch)
+        attention = batch.size * (4 * 16 * width + 8 * config.num_heads * size)
+        attention += batch.rows * 8 * count * config.head_dim * width
+    else:
+        attention = batch.size * item * 8 * width
+    inner = config.experts_per_token * (2 * config.hidden_size + 5 * config.expert_hidden_size)
+    return max(attention, batch.size * item * inner) + batch.size * item * config.hidden_size
+
+
+def logit_bytes(config: ModelConfig, batch: Batch) -> int:
+    """Logits of one chunk of tokens, their probabilities and a product for the entropy, in fp32."""
+    chunk = min(batch.size, max(64, LOGIT_ELEMENTS // config.vocab_size))
+    return 3 * 4 * chunk * config.vocab_size
+
+
+def training_peak(
+    config: ModelConfig, batch: Batch, item: int = 4, checkpointed: bool = False
+) -> int:
+    """Most bytes of activations at any time of a forward and backward pass.
+
+    Layer by layer from the last to the first: what all layers up to it saved, and its own backward
+    pass. Checkpointed layers save their input only (w X a token), and all of it again while their
+    own backward pass runs.
+    """
+    stream = batch.size * item * config.hidden_size
+    fixed = ends_saved(config, batch, item) + layout_held(config, batch)
+    saved = [
+        layer_saved(config, kind, batch, item) + layer_held(config, kind, batch)
+        for kind in config.block_types
+    ]
+    kept = [stream] * len(saved) if checkpointed else saved
+    peaks = [sum(kept) + max(logit_bytes(config, batch), _visibility(config, batch))]
+    for layer, kind in enumerate(config.block_types):
+        again = saved[layer] if checkpointed else 0
+        transient = backward_transient(config, kind, batch, item)
+        peaks.append(sum(kept[: layer + 1]) + again + transient)
+    return fixed + max(peaks)
+
+
+def forward_peak(config: ModelConfig, batch: Batch, item: int = 4) -> int:
+    """Most bytes of a forward pass that keeps nothing, as prefill is: one layer's work.
+
+    Lightning: projection and its SiLU (4 W and 3 W), q, k, v chunked (3 W) and one weighted, scores
+    of all chunks, result and states. Softmax: projection, operands, result. Experts: input, output,
+    and four of the width F a routed token.
+    """
+    width = config.num_heads * config.head_dim
+    peaks = [0]
+    inner = config.experts_per_token * (2 * config.hidden_size + 4 * config.expert_hidden_size)
+    peaks.append(batch.size * item * (inner + 2 * config.hidden_size))
+    if "lightning" in config.block_types:
+        count, size = _chunks(config, batch)
+        tokens = batch.rows * count * size
+        states = batch.rows * 3 * count * config.head_dim * width
+        scores = config.num_heads * size
+        peaks.append(4 * (tokens * (4 + 3 + 3 + 2) * width + tokens * scores + states))
+    if "softmax" in config.block_types:
+        kv_width = config.num_kv_heads * config.head_dim
+        peaks.append(batch.size * item * (6 * width + 4 * kv_width))
+    return max(peaks) + batch.size * item * 3 * config.hidden_size + layout_held(config, batch)
+
+
+def sequence_state(config: ModelConfig, slots: int, item: int = 4) -> int:
+    """What one sequence keeps while it is decoded.
+
+    4 W D a lightning layer whatever its length; keys and values of `slots` tokens (2 w V each) a
+    softmax layer.
+    """
+    width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    states = config.block_types.count("lightning") * 4 * width * config.head_dim
+    return states + config.block_types.count("softmax") * 2 * slots * kv_width * item
+
+
+def decode_bytes(
+    config: ModelConfig, rows: int, prompt_tokens: int, new_tokens: int, item: int = 4
+) -> int:
+    """Memory of `rows` sequences decoded to their full length, and of one step.
+
+    The cache has room for the prompt and 64 tokens, and doubles until the last token fits. A step
+    holds three arrays of scores (H x length in fp32), and sampling holds logits, log-probabilities
+    and probabilities in fp32 (3 x 4) and two arrays in fp64 (2 x 8), a token of the vocabulary.
+    """
+    start, longest = prompt_tokens + 64, prompt_tokens + new_tokens
+    slots = start * 2 ** max(0, math.ceil(math.log2(longest / start)))
+    scores = 12 * config.num_heads * longest if "softmax" in config.block_types else 0
+    sampling = config.vocab_size * (3 * 4 + 2 * 8)
+    return rows * (sequence_state(config, slots, item) + max(scores, sampling))
+
+
+def prefill_bytes(config: ModelConfig, prompts: int, prompt_tokens: int, item: int = 4) -> int:
+    """Memory of reading `prompts` prompts in one pass: the pass, and the states that it returns."""
+    states = prompts * sequence_state(config, prompt_tokens, item)
+    return states + forward_peak(config, Batch(prompts, prompt_tokens), item)
