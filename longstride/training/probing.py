@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 
 import torch
@@ -50,7 +51,7 @@ def position_perplexity(
     sums = torch.zeros(2, len(edges) - 1, dtype=torch.float64)
     parts: Iterable[PackedRows] = rows.microbatches(microbatch_tokens) if rows.rows else ()
     for part, weight in engine.ranks.share(parts):
-        sums += weight * engine.forward(lambda model, part=part: _sums(model, part, bounds))
+        sums += weight * engine.forward(partial(_sums, part=part, bounds=bounds))
     totals = engine.ranks.total(sums.flatten().tolist())
     losses, counts = totals[: len(edges) - 1], totals[len(edges) - 1 :]
     return {
@@ -62,12 +63,13 @@ def position_perplexity(
 
 def _sums(model: HybridModel, part: PackedRows, bounds: Tensor) -> Tensor:
     """Summed negative log-likelihood, and number, of the targets of each bucket, [2, buckets]."""
-    output = model(part.tokens_NT, part.segments_NT, part.positions_NT)
-    logp_BT, _ = token_logprobs(model, output.hidden_BTD[:, :-1], part.tokens_NT[:, 1:])
+    there = part.to(model.embed.weight.device)
+    output = model(there.tokens_NT, there.segments_NT, there.positions_NT)
+    logp_BT, _ = token_logprobs(model, output.hidden_BTD[:, :-1], there.tokens_NT[:, 1:])
     wanted_BT = part.loss_mask_NT[:, 1:]
     bucket = torch.bucketize(part.positions_NT[:, 1:][wanted_BT], bounds, right=True)
     sums = torch.zeros(2, len(bounds) + 1, dtype=torch.float64)
-    sums[0].index_add_(0, bucket, -logp_BT[wanted_BT].double())
+    sums[0].index_add_(0, bucket, -logp_BT.cpu()[wanted_BT].double())
     sums[1].index_add_(0, bucket, torch.ones(len(bucket), dtype=torch.float64))
     return sums
 
@@ -89,12 +91,14 @@ def passkey_scores(
     place = {cell: index for index, cell in enumerate(cells)}
     sums = torch.zeros(len(cells), 4, dtype=torch.float64)
     for batch, weight in engine.ranks.share(batches) if batches else ():
-        logp_BKV = engine.forward(lambda model, batch=batch: _key_logprobs(model, batch))
+        logp_BKV = engine.forward(partial(_key_logprobs, batch=batch))
         for row, logp_KV in zip(batch, logp_BKV, strict=True):
             sums[place[row.length, row.depth]] += weight * _score(row, logp_KV)
-    totals = torch.tensor(engine.ranks.total(sums.flatten().tolist())).view(len(cells), 4)
+    totals = torch.tensor(engine.ranks.total(sums.flatten().tolist()), dtype=torch.float64)
     scores = {}
-    for cell, (tokens, right, ranks, margin) in zip(cells, totals.tolist(), strict=True):
+    for cell, (tokens, right, ranks, margin) in zip(
+        cells, totals.view(-1, 4).tolist(), strict=True
+    ):
         name = cell_name(*cell)
         scores[f"{name}/accuracy"] = right / tokens
         scores[f"{name}/rank"] = ranks / tokens
@@ -119,7 +123,8 @@ def _key_logprobs(model: HybridModel, batch: Sequence[PasskeyRow]) -> Tensor:
     tokens_BT = torch.tensor([row.tokens for row in batch], device=device)
     keys = len(batch[0].key)
     hidden_BTD = model(tokens_BT).hidden_BTD[:, -keys - 1 : -1]
-    return model.logits(hidden_BTD).log_softmax(-1).cpu()
+    logits_BKV: Tensor = model.logits(hidden_BTD)
+    return logits_BKV.log_softmax(-1).cpu()
 
 
 def _score(row: PasskeyRow, logp_KV: Tensor) -> Tensor:
