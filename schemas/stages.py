@@ -121,6 +121,8 @@ class ExtensionStage(Contract):
     """Share of tokens by domain in this stage's rows; null: as the corpus is (`data.mixture`)."""
     long_share: float = Field(default=0.4, ge=0.0, le=1.0)
     """Least share of tokens from documents at least half a window long."""
+    passkey_samples: int = Field(default=4, ge=0)
+    """Rows of each length and depth of the passkey probe before and after; 0 leaves it out."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """Optimizer settings."""
     spikes: SpikeConfig = Field(default_factory=SpikeConfig)

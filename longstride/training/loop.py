@@ -64,12 +64,12 @@ class Loop:
     log: Log
     place: Place
     position: Position = field(default_factory=lambda: Position(step=0))
-    reference_loss: float | None = None
-    """Loss before the first step, for the spike watch."""
     steps: WatchedSteps = field(init=False)
 
     def __post_init__(self) -> None:
-        self.steps = WatchedSteps(self.engine, self.plan.spikes, self.reference_loss)
+        self.steps = WatchedSteps(
+            self.engine, self.plan.spikes, self.position.validation_before or None
+        )
 
     def restore(self, found: InProgress) -> None:
         """Go on where a checkpoint was taken; the engine was built from its weights already."""

@@ -99,6 +99,12 @@ class WatchedSteps:
             "train/learning_rate_scale": self.watch.learning_rate_scale,
         }
 
+    def counts(self) -> dict[str, float]:
+        """Spikes and back-offs of the whole stage, for its record."""
+        if not self.watch.config.enabled:
+            return {}
+        return {"spikes": self.watch.spikes, "back_offs": self.watch.back_offs}
+
     def state(self) -> dict[str, Any]:
         """JSON state for an in-progress checkpoint, taken right after `keep_state`."""
         return self.watch.state()
