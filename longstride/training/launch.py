@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -57,6 +58,8 @@ def main(arguments: list[str]) -> int:
         write_json(result_path(path), ResultFile(values=run_in_ranks(request, engine)))
         return 0
     _die_with_launcher()
+    # DeepSpeed calls functions that torch has renamed.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     rank = int(os.environ["RANK"])
     try:
         values = _run(request, join(engine.rendezvous_seconds))

@@ -152,10 +152,8 @@ def _start(path: Path, number: int, count: int, port: int) -> _Rank:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         LAUNCHER_VARIABLE: str(os.getpid()),
     }
-    # DeepSpeed calls functions that torch has renamed.
-    quiet = ["-W", "ignore::FutureWarning:torch.distributed"]
     process = subprocess.Popen(
-        [sys.executable, "-P", *quiet, "-m", "longstride.training.launch", str(path)],
+        [sys.executable, "-P", "-m", "longstride.training.launch", str(path)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -96,6 +96,7 @@ class ShardedEngine:
         self.guard = FiniteGuard()
         self._replica: HybridModel | None = None
         self._names = [name for name, _ in model.named_parameters()]
+        self._bad = torch.zeros(len(self._names), dtype=torch.bool)
         self._shapes = {name: p.shape for name, p in model.named_parameters()}
         prepare(model, engine)
         self._deepspeed = _import_deepspeed()
@@ -126,12 +127,23 @@ class ShardedEngine:
 
     def backward(self, loss: Tensor) -> None:
         """See `Engine`."""
+        watched = list(self.model.parameters()) if self.guard.last_chance else []
+        hooks = [p.register_hook(self._note_of(index)) for index, p in enumerate(watched)]
         # DeepSpeed averages over ranks; the losses are shares of one sum.
         self._engine.backward(loss * self.ranks.count)
+        for hook in hooks:
+            hook.remove()
+
+    def _note_of(self, index: int) -> Callable[[Tensor], None]:
+        """A hook that remembers whether a gradient of this rank was not finite."""
+
+        def note(gradient: Tensor) -> None:
+            self._bad[index] |= not bool(torch.isfinite(gradient).all())
+
+        return note
 
     def step(self, learning_rate: float, grad_clip: float, accept: Accept | None = None) -> float:
         """See `Engine`."""
-        culprit = self._culprit() if self.guard.last_chance and accept is None else None
         answer = _Answer(accept)
         optimizer = self._engine.optimizer
         norm: float
@@ -153,17 +165,13 @@ class ShardedEngine:
         if math.isfinite(norm):
             self.guard.good()
             return norm
-        self.guard.bad(culprit)
+        self.guard.bad(self._culprit())
+        self._bad.zero_()
         return 0.0
 
     def _culprit(self) -> str | None:
-        """The first parameter whose gradient is not finite on some rank, before it is cleared."""
-        get = self._deepspeed.utils.safe_get_full_grad
-        flags = []
-        for parameter in self.model.parameters():
-            gradient = get(parameter)
-            flags.append(gradient is not None and not bool(torch.isfinite(gradient).all()))
-        bad = self.ranks.any(torch.tensor(flags))
+        """The first parameter whose gradient was not finite on any rank."""
+        bad = self.ranks.any(self._bad)
         return next((name for name, flag in zip(self._names, bad, strict=True) if flag), None)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -292,6 +300,8 @@ def _settings(config: DeepSpeedConfig) -> dict[str, Any]:
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "zero_optimization": zero,
+        # The default is 1. Each step says what it clips at (ZeRO 1 to 3), or clips by itself.
+        "gradient_clipping": 0.0,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": None,
