@@ -220,6 +220,9 @@ class ShardedEngine:
 
     def restore(self, snapshot: Snapshot) -> None:
         """See `Engine`."""
+        if self.config.zero_stage == 3:
+            # Whole weights that are still around from a forward pass would outlive the change.
+            self._engine.empty_partition_cache()
         restore_snapshot(self._live_tensors(), snapshot)
         if self.config.zero_stage == 3 and (whole := self._engine.optimizer.persistent_parameters):
             # Small parameters stay whole on every rank, beside their shards.
