@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.base import Contract, digest_of
 from schemas.data import DataConfig, TaskFamily
@@ -167,6 +167,13 @@ class Recipe(Contract):
     """Benchmark."""
     provenance: dict[str, str] = Field(default_factory=dict)
     """Where values come from, by dotted field: disclosed, inherited, borrowed or chosen."""
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _torch_unless_said(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "kind" not in value:
+            return {"kind": "torch", **value}
+        return value
 
     @model_validator(mode="after")
     def _vocabulary_matches(self) -> Self:

@@ -1,0 +1,64 @@
+"""SIGKILL inside SFT, on the pipeline's own rows: both engines end as if nothing had happened."""
+
+from pathlib import Path
+
+import pytest
+from stage_parts import (
+    SHARDED,
+    TORCH,
+    checkpoint_bytes,
+    finish,
+    kill_at,
+    losses,
+    metrics,
+    prepare_sft,
+    start_stage,
+    steps_logged,
+    wait_until_gone,
+    weights,
+)
+
+MICRO = Path(__file__).parents[1] / "recipes" / "micro.yaml"
+SMALL = ("sft.examples=240", "data.characters=60000", "engine.microbatch_tokens=256",
+         "engine.checkpoint_every_steps=5")  # fmt: skip
+ENGINES = {"torch": TORCH, "zero-3": SHARDED}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("sft")
+    prepare_sft(MICRO, SMALL, place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """Both engines without a kill, by name."""
+    for name, engine in ENGINES.items():
+        finish(start_stage(MICRO, folder, folder / name, (*engine, *SMALL)), folder / name)
+    return {name: folder / name for name in ENGINES}
+
+
+def test_two_ranks_of_zero_3_and_torch_train_sft_to_the_same_curve(whole):
+    torch_curve, sharded_curve = (losses(out) for out in whole.values())
+    assert sharded_curve == pytest.approx(torch_curve, abs=1e-4)
+    assert torch_curve[-1] < 0.5 * torch_curve[0]
+    ours, theirs = (weights(out) for out in whole.values())
+    assert ours.keys() == theirs.keys()
+    close = [(ours[n] - theirs[n]).abs().max() < 1e-3 for n in ours]
+    assert all(close)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_sft_killed_by_sigkill_goes_on_and_ends_the_same_to_the_last_bit(name, folder, whole):
+    out, overrides = folder / f"killed-{name}", (*ENGINES[name], *SMALL)
+    process = start_stage(MICRO, folder, out, overrides)
+    kill_at(process, out, step=13)
+    wait_until_gone(process)
+    assert steps_logged(out) < 26 and not (out / "checkpoint").exists()
+    assert [path.name for path in (out / "in-progress").glob("step-*")] == ["step-000000010"]
+    output = finish(start_stage(MICRO, folder, out, overrides), out)
+    assert "sft goes on after step 10 of 26" in output
+    assert metrics(out) == metrics(whole[name])
+    assert checkpoint_bytes(out) == checkpoint_bytes(whole[name])
+    assert not (out / "in-progress").exists()
