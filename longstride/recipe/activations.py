@@ -5,8 +5,8 @@ needs no torch. A test compares the saved tensors, byte for byte, with those of 
 
 Legend: N tokens of a microbatch in rows of T; X hidden width; H heads of D, W = H D; K key/value
 heads, V = K D; E experts, F their width, k experts a token, M = N k; C tokens of a lightning chunk;
-w bytes of an element of the body (4, or 2 in bf16). Norms, decays, router, head and everything
-inside lightning attention are fp32 (4 bytes) whatever w is.
+w bytes of an element of the body (4, or 2 in bf16). Decays, router, head and everything inside
+lightning attention are fp32 (4 bytes) whatever w is.
 """
 
 from __future__ import annotations
@@ -39,9 +39,22 @@ class Batch:
         return self.rows * self.tokens
 
 
-def _norm(width: int) -> int:
-    """Saved by an RMSNorm, a token: the normed input in fp32 and its scale."""
-    return 4 * width + 4
+@dataclass(frozen=True)
+class Arithmetic:
+    """How the body computes."""
+
+    item: int = 4
+    """w."""
+    fused: bool = True
+    """Whether the compiled CPU kernels run, which they do in fp32; they save less."""
+
+
+FP32 = Arithmetic()
+
+
+def _norm(width: int, item: int) -> int:
+    """Saved by an RMSNorm, a token: its input and 1 / rms."""
+    return item * width + 4
 
 
 def _chunks(config: ModelConfig, batch: Batch) -> tuple[int, int]:
@@ -50,42 +63,43 @@ def _chunks(config: ModelConfig, batch: Batch) -> tuple[int, int]:
     return count, -(-batch.tokens // count)
 
 
-def _lightning_saved(config: ModelConfig, batch: Batch, item: int) -> int:
+def _lightning_saved(config: ModelConfig, batch: Batch, how: Arithmetic) -> int:
     """Attention of a lightning layer.
 
-    Normed input (w X), SiLU gate and its result (2 x 4 x 3 W), q, k, v (4 x 3 W, padded to whole
-    chunks), states (4 W D a chunk, none for a single one), output gate, normed output and their
-    product (3 w W), and two norms.
+    Normed input (w X); projection of q, k, v and gate (4 w W); SiLU of q, k, v (3 x 4 W, padded to
+    whole chunks); states (4 W D a chunk, none for a single one); output (w W, padded); its norm
+    times the gate (w W). Without kernels the norm and the gate's sigmoid are saved too (2 w W).
     """
-    width = config.num_heads * config.head_dim
+    item, width = how.item, config.num_heads * config.head_dim
     count, size = _chunks(config, batch)
     states = count * config.head_dim * width if count > 1 else 0
-    per_token = _norm(config.hidden_size) + item * config.hidden_size
-    per_token += 24 * width + _norm(width) + 3 * item * width
-    return batch.size * per_token + batch.rows * 4 * (count * size * 3 * width + states)
+    per_token = _norm(config.hidden_size, item) + item * config.hidden_size + 4
+    per_token += item * width * (5 if how.fused else 7)
+    padded = count * size * (12 + item) * width
+    return batch.size * per_token + batch.rows * (padded + 4 * states)
 
 
-def _softmax_saved(config: ModelConfig, batch: Batch, item: int) -> int:
+def _softmax_saved(config: ModelConfig, batch: Batch, how: Arithmetic) -> int:
     """Attention of a softmax layer.
 
     Normed input, the operands of attention, its result (twice after a rotation, which puts heads
     before tokens, while the output projection wants tokens first), its log-sum-exp (4 H), and the
     float mask of packed rows (w T a token). Keys and values are repeated to H heads when they are
-    shared. An operand that is neither repeated, normed nor rotated is a view, which keeps the whole
-    projection (W + 2 V).
+    shared. The norms of queries and keys save their input, and an operand that is neither repeated,
+    normed nor rotated is its own input: either keeps the whole projection (W + 2 V).
     """
-    heads, kv_heads = config.num_heads, config.num_kv_heads
+    heads, kv_heads, item = config.num_heads, config.num_kv_heads, how.item
     width, kv_width = heads * config.head_dim, kv_heads * config.head_dim
     grouped = heads > kv_heads
     made = config.rotary_dim > 0 or config.qk_norm
-    per_token = _norm(config.hidden_size) + item * config.hidden_size
+    per_token = _norm(config.hidden_size, item) + item * config.hidden_size
     if config.qk_norm:
-        per_token += 4 * (width + kv_width) + 4 * (heads + kv_heads)
+        per_token += 4 * (heads + kv_heads)
     if config.rotary_dim and item < 4:
         # Cosines and sines of queries and of keys, cast for each layer.
         per_token += 2 * config.rotary_dim * item
     per_token += item * width * (made + 2 * grouped) + item * width * (made and not grouped)
-    if not (made and grouped):
+    if config.qk_norm or not (made and grouped):
         per_token += item * (width + 2 * kv_width)
     turned = config.rotary_dim > 0 and heads > 1
     per_token += item * width * (1 + turned) + 4 * heads
@@ -94,29 +108,31 @@ def _softmax_saved(config: ModelConfig, batch: Batch, item: int) -> int:
     return batch.size * per_token
 
 
-def _mlp_saved(config: ModelConfig, batch: Batch, item: int) -> int:
+def _mlp_saved(config: ModelConfig, batch: Batch, how: Arithmetic) -> int:
     """The second half of a layer.
 
     The norm before it; dense: input and 4 F; experts: the router's input, probabilities and choice,
-    then a token and expert: input and output (2 X), gate, up, sigmoid and product (4 F).
+    then a token and expert: input and output (2 X), gate, up and product (3 F).
     """
     hidden, inner, k = config.hidden_size, config.expert_hidden_size, config.experts_per_token
+    norm = _norm(hidden, how.item)
     if config.num_experts == 1:
-        return batch.size * (_norm(hidden) + item * (hidden + 4 * inner))
+        return batch.size * (norm + how.item * (hidden + 4 * inner))
     router = 4 * hidden + 4 * config.num_experts + (4 + 8) * k
-    routed = item * (2 * hidden + 4 * inner) + 8 + 8
-    return batch.size * (_norm(hidden) + router + k * routed)
+    routed = how.item * (2 * hidden + 3 * inner) + 8 + 8
+    return batch.size * (norm + router + k * routed)
 
 
-def layer_saved(config: ModelConfig, kind: BlockType, batch: Batch, item: int = 4) -> int:
+def layer_saved(config: ModelConfig, kind: BlockType, batch: Batch, how: Arithmetic = FP32) -> int:
     """Bytes of the tensors that one layer saves for its backward pass, exactly."""
     attention = _lightning_saved if kind == "lightning" else _softmax_saved
-    return attention(config, batch, item) + _mlp_saved(config, batch, item)
+    return attention(config, batch, how) + _mlp_saved(config, batch, how)
 
 
-def ends_saved(config: ModelConfig, batch: Batch, item: int = 4) -> int:
+def ends_saved(config: ModelConfig, batch: Batch, how: Arithmetic = FP32) -> int:
     """Bytes saved outside of the layers: token ids, rotations, final norm, log-probabilities."""
-    per_token = 8 + _norm(config.hidden_size)
+    item = how.item
+    per_token = 8 + _norm(config.hidden_size, item)
     if config.rotary_dim and "softmax" in config.block_types and item == 4:
         per_token += 4 * config.rotary_dim
     targets = batch.size - batch.rows
@@ -150,23 +166,28 @@ def _visibility(config: ModelConfig, batch: Batch) -> int:
     return batch.size * batch.tokens if packed else 0
 
 
-def backward_transient(config: ModelConfig, kind: BlockType, batch: Batch, item: int = 4) -> int:
+def backward_transient(
+    config: ModelConfig, kind: BlockType, batch: Batch, how: Arithmetic = FP32
+) -> int:
     """Most bytes that the backward pass of one layer holds at a time, on top of saved tensors.
 
-    Lightning: gradients of output (W), of q, k, v (3 W), stacked (3 W), reordered (3 W), and two of
-    the SiLU (6 W), two C x C score matrices a head and two sets of states. Softmax: gradient of the
-    output, of q, k, v and of the projection. Experts: input and output gradients (2 X), five of the
-    width F a routed token.
+    Lightning: gradients of output (2 W), of q, k, v (3 W) and of their projection (4 W), two C x C
+    score matrices a head and two sets of states; without kernels another 14 W, for the SiLU and for
+    putting heads in order. Softmax: gradients of output, of q, k, v and of the projection (8 W).
+    Experts: gradients of input and output (2 X) and 3 F a routed token, without kernels 6 F.
     """
     width = config.num_heads * config.head_dim
     if kind == "lightning":
         count, size = _chunks(config, batch)
-        attention = batch.size * (4 * 16 * width + 8 * config.num_heads * size)
+        attention = batch.size * 4 * width * (9 if how.fused else 23)
+        attention += batch.size * 8 * config.num_heads * size
         attention += batch.rows * 8 * count * config.head_dim * width
     else:
-        attention = batch.size * item * 8 * width
-    inner = config.experts_per_token * (2 * config.hidden_size + 5 * config.expert_hidden_size)
-    return max(attention, batch.size * item * inner) + batch.size * item * config.hidden_size
+        attention = batch.size * how.item * 8 * width
+    inner = (3 if how.fused else 6) * config.expert_hidden_size
+    routed = config.experts_per_token * (2 * config.hidden_size + inner)
+    stream = batch.size * how.item * config.hidden_size
+    return max(attention, batch.size * how.item * routed) + stream
 
 
 def logit_bytes(config: ModelConfig, batch: Batch) -> int:
@@ -176,7 +197,7 @@ def logit_bytes(config: ModelConfig, batch: Batch) -> int:
 
 
 def training_peak(
-    config: ModelConfig, batch: Batch, item: int = 4, checkpointed: bool = False
+    config: ModelConfig, batch: Batch, how: Arithmetic = FP32, checkpointed: bool = False
 ) -> int:
     """Most bytes of activations at any time of a forward and backward pass.
 
@@ -184,17 +205,17 @@ def training_peak(
     pass. Checkpointed layers save their input only (w X a token), and all of it again while their
     own backward pass runs.
     """
-    stream = batch.size * item * config.hidden_size
-    fixed = ends_saved(config, batch, item) + layout_held(config, batch)
+    stream = batch.size * how.item * config.hidden_size
+    fixed = ends_saved(config, batch, how) + layout_held(config, batch)
     saved = [
-        layer_saved(config, kind, batch, item) + layer_held(config, kind, batch)
+        layer_saved(config, kind, batch, how) + layer_held(config, kind, batch)
         for kind in config.block_types
     ]
     kept = [stream] * len(saved) if checkpointed else saved
     peaks = [sum(kept) + max(logit_bytes(config, batch), _visibility(config, batch))]
     for layer, kind in enumerate(config.block_types):
         again = saved[layer] if checkpointed else 0
-        transient = backward_transient(config, kind, batch, item)
+        transient = backward_transient(config, kind, batch, how)
         peaks.append(sum(kept[: layer + 1]) + again + transient)
     return fixed + max(peaks)
 

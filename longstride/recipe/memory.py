@@ -16,9 +16,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from longstride.recipe.activations import Batch, decode_bytes, prefill_bytes, training_peak
+from longstride.recipe.activations import (
+    Arithmetic,
+    Batch,
+    decode_bytes,
+    prefill_bytes,
+    training_peak,
+)
 from longstride.recipe.sizes import parameter_counts
 from longstride.recipe.stages import extension_names
+from schemas.engine import EngineConfig
 from schemas.model import ModelConfig
 from schemas.recipe import Recipe, Resources
 from schemas.stages import ExtensionStage, PretrainStage, SFTStage
@@ -45,18 +52,25 @@ _UNITS = {"Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 class Setup:
     """How a task trains: what of `recipe.engine` matters for memory."""
 
-    item: int = 4
-    """Bytes of an element of the body: 4, or 2 for bf16 arithmetic."""
-    checkpointed: bool = False
-    """Activation checkpointing."""
-    zero_stage: int = 0
-    """0 to 3."""
-    ranks: int = 1
-    """Processes that share a step."""
-    offload: bool = False
-    """Moments live in host memory."""
-    microbatch_tokens: int = 4096
-    """Tokens of a forward and backward pass, at least one row."""
+    how: Arithmetic
+    """Arithmetic of the body."""
+    engine: EngineConfig
+    """The engine."""
+
+    @property
+    def zero_stage(self) -> int:
+        """0 to 3."""
+        return self.engine.zero_stage if self.engine.kind == "deepspeed" else 0
+
+    @property
+    def offload(self) -> bool:
+        """Whether moments live in host memory."""
+        return self.engine.kind == "deepspeed" and self.engine.offload_optimizer
+
+    @property
+    def ranks(self) -> int:
+        """Processes that share a step."""
+        return self.engine.processes
 
 
 @dataclass(frozen=True)
@@ -107,29 +121,34 @@ def memory_bytes(text: str) -> int:
 
 def memory_plan(recipe: Recipe) -> list[Estimate]:
     """Estimates of all tasks that hold a model, in the order in which they run."""
-    setup = setup_of(recipe)
+    training, rl = recipe.resources.training, recipe.resources.rl
     stages: list[tuple[str, PretrainStage | ExtensionStage | SFTStage]] = [
         ("pretrain", recipe.pretrain),
         *zip(extension_names(recipe), recipe.extension, strict=True),
         ("sft", recipe.sft),
     ]
-    plan = [_language(recipe, name, stage, setup) for name, stage in stages]
-    return [*plan, _round(recipe, setup), _benchmark(recipe)]
+    plan = [_language(recipe, name, stage, setup_of(recipe, training)) for name, stage in stages]
+    return [*plan, _round(recipe, setup_of(recipe, rl)), _benchmark(recipe)]
 
 
-def setup_of(recipe: Recipe) -> Setup:
-    """The engine's settings that matter for memory."""
-    return Setup()
+def setup_of(recipe: Recipe, resources: Resources) -> Setup:
+    """How a task with these resources trains; the compiled kernels run in fp32 on a CPU only."""
+    item = 2 if recipe.engine.dtype == "bfloat16" else 4
+    return Setup(Arithmetic(item, fused=item == 4 and not resources.gpus), recipe.engine)
 
 
 def _language(
     recipe: Recipe, name: str, stage: PretrainStage | ExtensionStage | SFTStage, setup: Setup
 ) -> Estimate:
-    rows = min(stage.rows_per_step, max(1, setup.microbatch_tokens // stage.window))
+    rows = min(stage.rows_per_step, max(1, setup.engine.microbatch_tokens // stage.window))
     batch = Batch(rows, stage.window, packed=True)
     tokens = stage.examples * stage.window if isinstance(stage, SFTStage) else stage.tokens
     device, host = model_state(recipe.model, setup)
-    device |= {"activations": training_peak(recipe.model, batch, setup.item, setup.checkpointed)}
+    device |= {
+        "activations": training_peak(
+            recipe.model, batch, setup.how, setup.engine.activation_checkpointing
+        )
+    }
     host |= {"rows": ROW_BYTES * max(tokens, stage.window)}
     if stage.spikes.enabled:
         host |= {"snapshot": snapshot_bytes(recipe.model, setup)}
@@ -142,14 +161,16 @@ def _round(recipe: Recipe, setup: Setup) -> Estimate:
     longest = window + PROMPT_TOKENS
     samples = rl.groups_per_batch * rl.group_size
     share = -(-samples // rl.updates_per_batch)
-    rows = min(share, max(1, setup.microbatch_tokens // longest))
-    learning = training_peak(recipe.model, Batch(rows, longest), setup.item, setup.checkpointed)
+    rows = min(share, max(1, setup.engine.microbatch_tokens // longest))
+    learning = training_peak(
+        recipe.model, Batch(rows, longest), setup.how, setup.engine.activation_checkpointing
+    )
     sampling = sampling_bytes(
-        recipe.model, min(recipe.rollout.max_batch, samples), rl.group_size, window, setup.item
+        recipe.model, min(recipe.rollout.max_batch, samples), rl.group_size, window, setup.how.item
     )
     device, host = model_state(recipe.model, setup)
-    if setup.item < 4 or setup.zero_stage:
-        device |= {"copy to sample from": setup.item * parameter_counts(recipe.model)[0]}
+    if setup.how.item < 4 or setup.zero_stage:
+        device |= {"copy to sample from": setup.how.item * parameter_counts(recipe.model)[0]}
     device |= {"activations" if learning > sampling else "sampling": max(learning, sampling)}
     host |= {"rollouts": ROLLOUT_BYTES * samples * window * rl.batches_per_round}
     return _estimate("rl round", recipe.resources.rl, device, host, setup.ranks)
@@ -189,8 +210,8 @@ def model_state(config: ModelConfig, setup: Setup) -> tuple[dict[str, int], dict
         "weights": weights,
         "gradients": 4 * total // (share if setup.zero_stage >= 2 else 1),
     }
-    if setup.item < 4:
-        device["cast weights"] = setup.item * (total - ends // 2)
+    if setup.how.item < 4:
+        device["cast weights"] = setup.how.item * (total - ends // 2)
     moments = {"moments": 8 * total // (share if setup.zero_stage >= 1 else 1)}
     return (device, moments) if setup.offload else (device | moments, {})
 

@@ -1,18 +1,24 @@
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longstride.model.hybrid import HybridModel
+from longstride.model.kernels import operations
+from longstride.model.kernels.library import library
 from longstride.model.logprobs import token_logprobs
-from longstride.recipe.activations import Batch, ends_saved, layer_saved
+from longstride.recipe.activations import Arithmetic, Batch, ends_saved, layer_saved
 from schemas.model import ModelConfig
 
 
-def saved_by_torch(config, batch):
+def saved_by_torch(config, batch, how):
     """Bytes of distinct storages that the real model saves for backward, weights apart."""
     model = HybridModel(config)
     model.initialise(0)
+    if how.item == 2:
+        model = model.to(torch.bfloat16)
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     found, kept = {}, []
 
@@ -26,7 +32,11 @@ def saved_by_torch(config, batch):
     shape = (batch.rows, batch.tokens)
     tokens = torch.randint(8, config.vocab_size, shape, generator=torch.Generator().manual_seed(0))
     segments = (torch.arange(batch.tokens) * 3 // batch.tokens).expand(shape).contiguous()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    usable = operations.usable if how.fused else lambda *tensors: False
+    with (
+        patch.object(operations, "usable", usable),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    ):
         output = model(tokens, segments if batch.packed else None)
         token_logprobs(model, output.hidden_BTD[:, :-1], tokens[:, 1:])
     return sum(found.values())
@@ -49,10 +59,16 @@ BATCHES = st.builds(
 )
 
 
+# Without a C compiler there are no kernels.
+ARITHMETICS = st.sampled_from(
+    [Arithmetic(fused=library() is not None), Arithmetic(fused=False), Arithmetic(2, fused=False)]
+)
+
+
 @settings(max_examples=60, deadline=None)
-@given(config=CONFIGS, batch=BATCHES)
-def test_the_tensors_saved_for_backward_are_counted_to_the_byte(config, batch):
-    counted = ends_saved(config, batch)
-    counted += sum(layer_saved(config, kind, batch) for kind in config.block_types)
+@given(config=CONFIGS, batch=BATCHES, how=ARITHMETICS)
+def test_the_tensors_saved_for_backward_are_counted_to_the_byte(config, batch, how):
+    counted = ends_saved(config, batch, how)
+    counted += sum(layer_saved(config, kind, batch, how) for kind in config.block_types)
     # Beside them stand a few scalars and vectors of E elements of the load-balancing loss.
-    assert counted == pytest.approx(saved_by_torch(config, batch), abs=1024, rel=0)
+    assert counted == pytest.approx(saved_by_torch(config, batch, how), abs=1024, rel=0)
