@@ -18,6 +18,8 @@ from schemas.model import BlockType, ModelConfig
 
 LOGIT_ELEMENTS = 1 << 21
 """Logits that exist at a time (`longstride.model.logprobs`)."""
+PART_ELEMENTS = 1 << 20
+"""Scores that the lightning operator holds at a time (`longstride.model.chunked`)."""
 _ROW_BYTES = 25
 """A token of packed rows in memory: three int64 and a bool."""
 
@@ -66,17 +68,30 @@ def _chunks(config: ModelConfig, batch: Batch) -> tuple[int, int]:
 def _lightning_saved(config: ModelConfig, batch: Batch, how: Arithmetic) -> int:
     """Attention of a lightning layer.
 
-    Normed input (w X); projection of q, k, v and gate (4 w W); SiLU of q, k, v (3 x 4 W, padded to
-    whole chunks); states (4 W D a chunk, none for a single one); output (w W, padded); its norm
-    times the gate (w W). Without kernels the norm and the gate's sigmoid are saved too (2 w W).
+    Normed input (w X); projection of q, k, v and gate (4 w W), from which the rest is recomputed;
+    states (4 W D a chunk, none for a single one); output (w W); its norm times the gate (w W).
+    Without kernels the norm and the gate's sigmoid are saved too (2 w W).
     """
     item, width = how.item, config.num_heads * config.head_dim
-    count, size = _chunks(config, batch)
+    count, _ = _chunks(config, batch)
     states = count * config.head_dim * width if count > 1 else 0
     per_token = _norm(config.hidden_size, item) + item * config.hidden_size + 4
-    per_token += item * width * (5 if how.fused else 7)
-    padded = count * size * (12 + item) * width
-    return batch.size * per_token + batch.rows * (padded + 4 * states)
+    per_token += item * width * (6 if how.fused else 8)
+    return batch.size * per_token + batch.rows * 4 * states
+
+
+def _lightning_part(config: ModelConfig, batch: Batch, *, backward: bool) -> int:
+    """Bytes of the part of a row that the lightning operator works on at a time, in fp32.
+
+    A part has at most 2^20 scores. Forward: q, k, v, output and one weighted copy (5 D a token and
+    head), scores (C), two sets of states (2 D D / C). Backward: 8 D, 2 C, 2 D D / C.
+    """
+    count, size = _chunks(config, batch)
+    places = batch.rows * config.num_heads * count * size
+    places = min(places, max(batch.rows * config.num_heads * size, PART_ELEMENTS // size))
+    dim = config.head_dim
+    wide, scores = (8, 2) if backward else (5, 1)
+    return 4 * places * (wide * dim + scores * size) + 8 * (places // size) * dim * dim
 
 
 def _softmax_saved(config: ModelConfig, batch: Batch, how: Arithmetic) -> int:
@@ -171,19 +186,15 @@ def backward_transient(
 ) -> int:
     """Most bytes that the backward pass of one layer holds at a time, on top of saved tensors.
 
-    Lightning: gradients of output (2 W), of q, k, v (3 W) and of their projection (4 W), two C x C
-    score matrices a head and two sets of states; without kernels another 14 W, for the SiLU and for
-    putting heads in order. Softmax: gradients of output, of q, k, v and of the projection (8 W).
-    Experts: gradients of input and output (2 X) and 3 F a routed token, without kernels 6 F.
+    Lightning: gradients of q, k, v (3 W), of the gate (W) and of the whole projection (4 W), and
+    the part that the operator works on. Softmax: gradients of output, of q, k, v and of the
+    projection (8 W). Experts: gradients of input and output (2 X) and 3 F a routed token, without
+    kernels 6 F.
     """
     width = config.num_heads * config.head_dim
+    attention = batch.size * how.item * 8 * width
     if kind == "lightning":
-        count, size = _chunks(config, batch)
-        attention = batch.size * 4 * width * (9 if how.fused else 23)
-        attention += batch.size * 8 * config.num_heads * size
-        attention += batch.rows * 8 * count * config.head_dim * width
-    else:
-        attention = batch.size * how.item * 8 * width
+        attention += _lightning_part(config, batch, backward=True)
     inner = (3 if how.fused else 6) * config.expert_hidden_size
     routed = config.experts_per_token * (2 * config.hidden_size + inner)
     stream = batch.size * how.item * config.hidden_size
@@ -223,20 +234,18 @@ def training_peak(
 def forward_peak(config: ModelConfig, batch: Batch, item: int = 4) -> int:
     """Most bytes of a forward pass that keeps nothing, as prefill is: one layer's work.
 
-    Lightning: projection and its SiLU (4 W and 3 W), q, k, v chunked (3 W) and one weighted, scores
-    of all chunks, result and states. Softmax: projection, operands, result. Experts: input, output,
-    and four of the width F a routed token.
+    Lightning: projection (4 W), output, and what is made of it (3 W), states (4 W D a chunk), and
+    the part that the operator works on. Softmax: projection, operands, result. Experts: input,
+    output, and four of the width F a routed token.
     """
     width = config.num_heads * config.head_dim
-    peaks = [0]
     inner = config.experts_per_token * (2 * config.hidden_size + 4 * config.expert_hidden_size)
-    peaks.append(batch.size * item * (inner + 2 * config.hidden_size))
+    peaks = [batch.size * item * (inner + 2 * config.hidden_size)]
     if "lightning" in config.block_types:
-        count, size = _chunks(config, batch)
-        tokens = batch.rows * count * size
-        states = batch.rows * 3 * count * config.head_dim * width
-        scores = config.num_heads * size
-        peaks.append(4 * (tokens * (4 + 3 + 3 + 2) * width + tokens * scores + states))
+        count, _ = _chunks(config, batch)
+        states = batch.rows * 4 * count * config.head_dim * width
+        part = _lightning_part(config, batch, backward=False)
+        peaks.append(batch.size * item * 7 * width + states + part)
     if "softmax" in config.block_types:
         kv_width = config.num_kv_heads * config.head_dim
         peaks.append(batch.size * item * (6 * width + 4 * kv_width))
