@@ -13,10 +13,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow lint format type compile schema lock bench clean
+.PHONY: help setup run test test-slow lint format type compile schema lock bench bench-engine clean
 
 help:  ## Show this list.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Create the virtual environment with everything pinned.
 
@@ -56,6 +56,9 @@ compile: $(READY)  ## Compile every shipped recipe to pipelines/compiled/, and r
 bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints ratios.
 	$(BIN)/python benchmarks/executor_overhead.py
 	$(BIN)/python benchmarks/model_speed.py
+
+bench-engine: $(READY)  ## Measure a training step with plain torch and with DeepSpeed, ZeRO 0 to 3.
+	$(BIN)/python benchmarks/engine_cost.py
 
 lock: $(READY)  ## Resolve constraints.txt anew.
 	{ echo "# Exact versions of everything, resolved together for Python 3.11 (make lock). Installing"; \

@@ -113,8 +113,8 @@ def main() -> None:
         print(f"{name:22}{1e3 * median:15.1f}{median / plain:8.2f}")
     whole, less = (size / 2**20 for size in memory)
     print(
-        f"peak memory of a pass over {long_rows.rows} x {long_rows.window} tokens: {whole:.0f} MiB, "
-        f"with activation checkpointing {less:.0f} MiB ({less / whole:.2f})"
+        f"peak memory of a pass over {long_rows.rows} x {long_rows.window} tokens: {whole:.0f} "
+        f"MiB, with activation checkpointing {less:.0f} MiB ({less / whole:.2f})"
     )
 
 

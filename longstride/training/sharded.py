@@ -7,6 +7,7 @@ casts every parameter, the fp32 head and router included, and ZeRO 3 cannot hold
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -128,7 +129,10 @@ class ShardedEngine:
     def backward(self, loss: Tensor) -> None:
         """See `Engine`."""
         watched = list(self.model.parameters()) if self.guard.last_chance else []
-        hooks = [p.register_hook(self._note_of(index)) for index, p in enumerate(watched)]
+        hooks = [
+            p.register_hook(self._note_of(index))  # type: ignore[no-untyped-call]
+            for index, p in enumerate(watched)
+        ]
         # DeepSpeed averages over ranks; the losses are shares of one sum.
         self._engine.backward(loss * self.ranks.count)
         for hook in hooks:
@@ -288,6 +292,14 @@ def _import_deepspeed() -> Any:
     # Else init_distributed compiles C++; a process killed meanwhile leaves a lock behind on which
     # every later one waits for ever.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    compile_ = torch.compile
+    # DeepSpeed decorates its Muon with torch.compile, which loads all of Inductor: seconds in every
+    # rank for an optimizer that is not ours.
+    torch.compile = lambda function, *_, **__: function  # type: ignore[assignment]
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
+    finally:
+        torch.compile = compile_
     return deepspeed
 
 
