@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow lint format type compile schema lock bench bench-engine clean
+.PHONY: help setup run test test-slow lint format type compile schema lock bench bench-engine bench-memory clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints
 
 bench-engine: $(READY)  ## Measure a training step with plain torch and with DeepSpeed, ZeRO 0 to 3.
 	$(BIN)/python benchmarks/engine_cost.py
+
+bench-memory: $(READY)  ## Measure the peak memory of training and sampling beside the plan's estimate.
+	$(BIN)/python benchmarks/memory.py
 
 lock: $(READY)  ## Resolve constraints.txt anew.
 	{ echo "# Exact versions of everything, resolved together for Python 3.11 (make lock). Installing"; \

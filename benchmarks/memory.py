@@ -29,7 +29,7 @@ from longstride.recipe.activations import (
     prefill_bytes,
     training_peak,
 )
-from longstride.recipe.memory import ALLOCATOR_SHARE, PROCESS_BYTES
+from longstride.recipe.memory import ALLOCATOR_SHARE, PROCESS_BYTES, kept_by_allocator
 from longstride.recipe.sizes import parameter_counts
 from longstride.rollout.native import NativeGenerator
 from longstride.rollout.protocol import SamplingSettings
@@ -66,8 +66,8 @@ class Training:
         """What the plan says of it."""
         how = Arithmetic(fused=library() is not None)
         activations = training_peak(self.config, self.batch, how, self.checkpointed)
-        state = 16 * parameter_counts(self.config)[0]
-        return state + round((1 + ALLOCATOR_SHARE) * activations)
+        kept = kept_by_allocator(self.config, self.batch, how, self.checkpointed)
+        return 16 * parameter_counts(self.config)[0] + activations + kept
 
     def warm_up(self) -> None:
         """The same on four rows of 16."""

@@ -181,24 +181,29 @@ def _visibility(config: ModelConfig, batch: Batch) -> int:
     return batch.size * batch.tokens if packed else 0
 
 
-def backward_transient(
+def layer_backward(
     config: ModelConfig, kind: BlockType, batch: Batch, how: Arithmetic = FP32
 ) -> int:
-    """Most bytes that the backward pass of one layer holds at a time, on top of saved tensors.
+    """Most bytes that one layer holds during its own backward pass, what it saved included.
 
+    The second half comes first, beside everything saved. Experts: gradients of input and output
+    (2 X) and 3 F a routed token, without kernels 6 F. Then attention, beside what it saved itself.
     Lightning: gradients of q, k, v (3 W), of the gate (W) and of the whole projection (4 W), and
     the part that the operator works on. Softmax: gradients of output, of q, k, v and of the
-    projection (8 W). Experts: gradients of input and output (2 X) and 3 F a routed token, without
-    kernels 6 F.
+    projection (8 W). Either passes on the gradient of the stream (X).
     """
     width = config.num_heads * config.head_dim
     attention = batch.size * how.item * 8 * width
     if kind == "lightning":
+        saved = _lightning_saved(config, batch, how)
         attention += _lightning_part(config, batch, backward=True)
+    else:
+        saved = _softmax_saved(config, batch, how)
     inner = (3 if how.fused else 6) * config.expert_hidden_size
     routed = config.experts_per_token * (2 * config.hidden_size + inner)
+    experts = _mlp_saved(config, batch, how) + batch.size * how.item * routed
     stream = batch.size * how.item * config.hidden_size
-    return max(attention, batch.size * how.item * routed) + stream
+    return saved + max(attention, experts) + stream + layer_held(config, kind, batch)
 
 
 def logit_bytes(config: ModelConfig, batch: Batch) -> int:
@@ -225,10 +230,14 @@ def training_peak(
     kept = [stream] * len(saved) if checkpointed else saved
     peaks = [sum(kept) + max(logit_bytes(config, batch), _visibility(config, batch))]
     for layer, kind in enumerate(config.block_types):
-        again = saved[layer] if checkpointed else 0
-        transient = backward_transient(config, kind, batch, how)
-        peaks.append(sum(kept[: layer + 1]) + again + transient)
+        beside = sum(kept[: layer + 1]) if checkpointed else sum(kept[:layer])
+        peaks.append(beside + layer_backward(config, kind, batch, how))
     return fixed + max(peaks)
+
+
+def recomputed_layer(config: ModelConfig, batch: Batch, how: Arithmetic = FP32) -> int:
+    """The largest layer's saved tensors and backward pass, which a recomputation makes anew."""
+    return max(layer_backward(config, kind, batch, how) for kind in set(config.block_types))
 
 
 def forward_peak(config: ModelConfig, batch: Batch, item: int = 4) -> int:

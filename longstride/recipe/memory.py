@@ -21,6 +21,7 @@ from longstride.recipe.activations import (
     Batch,
     decode_bytes,
     prefill_bytes,
+    recomputed_layer,
     training_peak,
 )
 from longstride.recipe.sizes import parameter_counts
@@ -34,7 +35,9 @@ PROCESS_BYTES = 360 * 2**20
 """Resident size of a task's process before its work: Python, torch and our modules."""
 ALLOCATOR_SHARE = 0.12
 """glibc keeps about this share of the activations that were freed (measured: 4 to 22%); with its
-dynamic threshold off (MALLOC_MMAP_THRESHOLD_=65536) it is nothing, and training is slower."""
+dynamic threshold off (MALLOC_MMAP_THRESHOLD_=65536) it is nothing, and training is slower. Under
+activation checkpointing it keeps about one recomputed layer: freed pieces lie between the inputs
+that stay."""
 PROMPT_TOKENS = 96
 """Assumed for RL prompts and benchmark problems, whose length the recipe does not say."""
 PREFILL_TOKENS = 16_384
@@ -144,15 +147,22 @@ def _language(
     batch = Batch(rows, stage.window, packed=True)
     tokens = stage.examples * stage.window if isinstance(stage, SFTStage) else stage.tokens
     device, host = model_state(recipe.model, setup)
-    device |= {
-        "activations": training_peak(
-            recipe.model, batch, setup.how, setup.engine.activation_checkpointing
-        )
-    }
+    checkpointed = setup.engine.activation_checkpointing
+    device |= {"activations": training_peak(recipe.model, batch, setup.how, checkpointed)}
+    kept = kept_by_allocator(recipe.model, batch, setup.how, checkpointed)
     host |= {"rows": ROW_BYTES * max(tokens, stage.window)}
     if stage.spikes.enabled:
         host |= {"snapshot": snapshot_bytes(recipe.model, setup)}
-    return _estimate(name, recipe.resources.training, device, host, setup.ranks)
+    return _estimate(name, recipe.resources.training, device, host, setup.ranks, kept)
+
+
+def kept_by_allocator(
+    config: ModelConfig, batch: Batch, how: Arithmetic, checkpointed: bool
+) -> int:
+    """Freed activations that a CPU process does not give back; see `ALLOCATOR_SHARE`."""
+    if checkpointed:
+        return recomputed_layer(config, batch, how)
+    return round(ALLOCATOR_SHARE * training_peak(config, batch, how))
 
 
 def _round(recipe: Recipe, setup: Setup) -> Estimate:
@@ -162,9 +172,9 @@ def _round(recipe: Recipe, setup: Setup) -> Estimate:
     samples = rl.groups_per_batch * rl.group_size
     share = -(-samples // rl.updates_per_batch)
     rows = min(share, max(1, setup.engine.microbatch_tokens // longest))
-    learning = training_peak(
-        recipe.model, Batch(rows, longest), setup.how, setup.engine.activation_checkpointing
-    )
+    batch, checkpointed = Batch(rows, longest), setup.engine.activation_checkpointing
+    learning = training_peak(recipe.model, batch, setup.how, checkpointed)
+    kept = kept_by_allocator(recipe.model, batch, setup.how, checkpointed)
     sampling = sampling_bytes(
         recipe.model, min(recipe.rollout.max_batch, samples), rl.group_size, window, setup.how.item
     )
@@ -173,7 +183,8 @@ def _round(recipe: Recipe, setup: Setup) -> Estimate:
         device |= {"copy to sample from": setup.how.item * parameter_counts(recipe.model)[0]}
     device |= {"activations" if learning > sampling else "sampling": max(learning, sampling)}
     host |= {"rollouts": ROLLOUT_BYTES * samples * window * rl.batches_per_round}
-    return _estimate("rl round", recipe.resources.rl, device, host, setup.ranks)
+    kept = max(kept, round(ALLOCATOR_SHARE * sampling))
+    return _estimate("rl round", recipe.resources.rl, device, host, setup.ranks, kept)
 
 
 def _benchmark(recipe: Recipe) -> Estimate:
@@ -183,7 +194,8 @@ def _benchmark(recipe: Recipe) -> Estimate:
     rows = min(recipe.rollout.max_batch, problems * samples)
     sampling = sampling_bytes(recipe.model, rows, samples, recipe.ladder.windows[-1])
     device = {"weights": 4 * parameter_counts(recipe.model)[0], "sampling": sampling}
-    return _estimate("benchmark", recipe.resources.benchmark, device, {}, 1)
+    kept = round(ALLOCATOR_SHARE * sampling)
+    return _estimate("benchmark", recipe.resources.benchmark, device, {}, 1, kept)
 
 
 def sampling_bytes(
@@ -226,12 +238,16 @@ def snapshot_bytes(config: ModelConfig, setup: Setup) -> int:
 
 
 def _estimate(
-    task: str, resources: Resources, device: dict[str, int], host: dict[str, int], ranks: int
+    task: str,
+    resources: Resources,
+    device: dict[str, int],
+    host: dict[str, int],
+    ranks: int,
+    kept: int,
 ) -> Estimate:
+    """Without accelerators everything, and what the allocator keeps, lies in host memory."""
     processes = max(1, min(ranks, resources.gpus)) if resources.gpus else ranks
     host = {"process": PROCESS_BYTES, **host}
     if resources.gpus:
         return Estimate(task, device, host, processes, resources)
-    kept = sum(bytes_ for part, bytes_ in device.items() if part in ("activations", "sampling"))
-    host |= device | {"kept by the allocator": round(ALLOCATOR_SHARE * kept)}
-    return Estimate(task, {}, host, processes, resources)
+    return Estimate(task, {}, host | device | {"allocator": kept}, processes, resources)
