@@ -20,7 +20,8 @@ class _Engine(Contract):
     activation_checkpointing: bool = False
     """Keep only each block's input and compute the rest again in the backward pass."""
     checkpoint_every_steps: int = Field(default=100, ge=0)
-    """Steps between in-progress checkpoints, from which a killed stage goes on; 0 keeps none."""
+    """Steps between in-progress checkpoints, from which a killed language stage goes on; 0 keeps
+    none. An RL round that is killed starts over."""
 
 
 class TorchEngine(_Engine):

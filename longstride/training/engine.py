@@ -276,7 +276,7 @@ class TorchEngine:
 def replica(engine: Engine, target: HybridModel | None) -> HybridModel:
     """Copy an engine's weights into a plain model of the type that trains; make one if needed."""
     if target is None:
-        target = HybridModel(engine.model.config)
+        target = HybridModel(engine.model.config).to(engine.ranks.device)
         if engine.config.dtype == "bfloat16":
             target = target.to(torch.bfloat16)
     places = dict(target.named_parameters())

@@ -65,9 +65,9 @@ def start_stage(name, folder, out, overrides):
         )
 
 
-def finish(process, out):
+def finish(process, out, seconds=900):
     """Wait for the end; returns what it printed."""
-    code = process.wait(timeout=900)
+    code = process.wait(timeout=seconds)
     output = (out / "output.txt").read_text()
     assert code == 0, output
     return output

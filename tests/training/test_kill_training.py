@@ -61,3 +61,26 @@ def test_sft_killed_by_sigkill_goes_on_and_ends_the_same_to_the_last_bit(name, f
     assert metrics(out) == metrics(whole[name])
     assert checkpoint_bytes(out) == checkpoint_bytes(whole[name])
     assert not (out / "in-progress").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_the_whole_sft_of_the_tiny_recipe_has_the_same_curve_with_both_engines(tmp_path):
+    """Rounding grows over a thousand steps, so single losses agree early and means at the end."""
+    cut = ("engine.microbatch_tokens=512",)
+    prepare_sft("tiny", cut, tmp_path)
+    curves, ends = [], []
+    for name, engine in ENGINES.items():
+        out, overrides = tmp_path / name, (*engine, *cut)
+        finish(start_stage("tiny", tmp_path, out, overrides), out, seconds=6000)
+        rows = metrics(out)
+        curves.append([value for _, metric, value in rows if metric == "train/loss"])
+        ends.append([value for _, metric, value in rows if metric == "validation/loss"][-1])
+    ours, theirs = curves
+    assert len(ours) == len(theirs) > 500
+    assert ours[:30] == pytest.approx(theirs[:30], rel=1e-3)
+    hundreds = range(0, len(ours) - 100, 100)
+    means = [[sum(curve[n : n + 100]) / 100 for n in hundreds] for curve in curves]
+    assert means[0] == pytest.approx(means[1], rel=0.03)
+    assert ends[0] == pytest.approx(ends[1], rel=0.03)
+    assert ends[0] < 0.2 * ours[0]
