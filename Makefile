@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-slow test-gpu lint format type compile schema lock clean \
-  bench bench-model bench-engine bench-gpu fp32-head
+  bench bench-model bench-engine bench-memory bench-gpu fp32-head
 
 help:  ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ fp32-head: $(READY)  ## The fp32-head experiment: docs/experiments/fp32-head.md.
 
 bench-engine: $(READY)  ## Measure a training step with plain torch and with DeepSpeed, ZeRO 0 to 3.
 	$(BIN)/python benchmarks/engine_cost.py
+
+bench-memory: $(READY)  ## Measure the peak memory of training and sampling beside the plan's estimate.
+	$(BIN)/python benchmarks/memory.py
 
 lock: $(READY)  ## Resolve constraints.txt anew.
 	{ echo "# Exact versions of everything, resolved together for Python 3.11 (make lock). Installing"; \

@@ -7,6 +7,7 @@ LongstrideError
 │   └── CheckpointError    a checkpoint is missing, truncated, or holds non-finite values
 ├── QualityGateBlocked     a gate measured the data and refused it
 ├── GateCouldNotRun        a gate could not measure; never the same thing as a refusal
+├── TrainingDiverged       loss or gradients exploded again after every back-off
 ├── EngineError            a rank process of a training engine failed, or did not come
 └── PipelineError          compiled IR cannot run here, or a run failed
 """
@@ -40,6 +41,10 @@ class QualityGateBlocked(LongstrideError):
 
 class GateCouldNotRun(LongstrideError):
     """A gate could not measure its subject. Fails closed, and is never reported as a refusal."""
+
+
+class TrainingDiverged(LongstrideError, ArithmeticError):
+    """Loss or gradients exploded, and going back at a lower learning rate did not help."""
 
 
 class EngineError(LongstrideError, RuntimeError):

@@ -64,6 +64,8 @@ class Resources(Contract):
     """Memory limit."""
     gpus: int = Field(default=0, ge=0, le=1024)
     """Accelerators."""
+    gpu_memory: str | None = Field(default=None, pattern=r"^\d+(\.\d+)?(Mi|Gi)$")
+    """Memory of one accelerator, which the memory plan is checked against; null: not checked."""
     gpu_type: str = "nvidia.com/gpu"
     """Accelerator resource name."""
     node_selector: dict[str, str] = Field(default_factory=dict)
@@ -206,6 +208,19 @@ class Recipe(Contract):
                 f"the last ladder window ({longest} tokens) does not fit the extended context "
                 f"({previous_window} tokens) with a prompt; lower ladder.scale or extend further"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _stage_mixtures_are_in_the_corpus(self) -> Self:
+        corpus = {domain for domain, share in self.data.mixture.items() if share > 0}
+        for number, stage in enumerate(self.extension, start=1):
+            wanted = {domain for domain, share in (stage.mixture or {}).items() if share > 0}
+            if missing := sorted(wanted - corpus):
+                raise ValueError(
+                    f"extension stage {number} has a mixture with {missing}, but the corpus "
+                    f"(data.mixture) holds only {sorted(corpus)}; give them a share there or leave "
+                    "them out of the stage"
+                )
         return self
 
     @model_validator(mode="after")
