@@ -11,6 +11,8 @@ from schemas.data import DataConfig, TaskFamily
 from schemas.ladder import LadderConfig
 from schemas.model import ModelConfig, TokenizerConfig
 from schemas.stages import (
+    SMALLEST_VLLM_HEAD,
+    VLLM_TEMPERATURES,
     ExtensionStage,
     PretrainStage,
     RewardConfig,
@@ -18,7 +20,6 @@ from schemas.stages import (
     RolloutConfig,
     SFTStage,
 )
-
 
 class QualityConfig(Contract):
     """Thresholds of the quality gates; the checks themselves are the suites in schemas/suites."""
@@ -202,6 +203,40 @@ class Recipe(Contract):
             raise ValueError(f"task families must be distinct, got {names}; merge the repeats")
         return self
 
+    @model_validator(mode="after")
+    def _the_generator_can_run_the_model(self) -> Self:
+        if self.rollout.generator.kind != "vllm":
+            return self
+        lightning = self.model.block_types.count("lightning")
+        if lightning:
+            raise ValueError(
+                f"rollout.generator.kind=vllm cannot run the {lightning} lightning layers of "
+                "model.block_types: vLLM dropped these models after 0.23; use "
+                "rollout.generator.kind=native"
+            )
+        if self.model.num_experts > 1:
+            raise ValueError(
+                f"rollout.generator.kind=vllm cannot run model.num_experts={self.model.num_experts}"
+                "; vLLM is given dense models only: use rollout.generator.kind=native"
+            )
+        if self.model.head_dim < SMALLEST_VLLM_HEAD:
+            raise ValueError(
+                f"model.head_dim={self.model.head_dim} is below {SMALLEST_VLLM_HEAD}, the smallest "
+                "head that vLLM's attention kernels have; raise head_dim, or use "
+                "rollout.generator.kind=native"
+            )
+        for name, value in (
+            ("rollout.temperature", self.rollout.temperature),
+            ("benchmark.temperature", self.benchmark.temperature),
+        ):
+            if value and not VLLM_TEMPERATURES[0] <= value <= VLLM_TEMPERATURES[1]:
+                raise ValueError(
+                    f"{name}={value} lies outside {VLLM_TEMPERATURES[0]} to {VLLM_TEMPERATURES[1]}, "
+                    "which is what vLLM can sample at; change it, or use "
+                    "rollout.generator.kind=native"
+                )
+        return self
+
     def digest(self) -> str:
         """Digest of the resolved recipe."""
         return digest_of(self.model_dump(mode="json"))
@@ -212,4 +247,6 @@ class Recipe(Contract):
         if "algorithm" in values.get("rl", {}):
             # The discriminator of a union is needed even where it equals a default.
             values["rl"]["algorithm"]["kind"] = self.rl.algorithm.kind
+        if "generator" in values.get("rollout", {}):
+            values["rollout"]["generator"]["kind"] = self.rollout.generator.kind
         return values
