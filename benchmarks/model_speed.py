@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 import torch
 
-from longstride.model.huggingface import to_transformers, transformers_settings
+from longstride.model.architectures import settings_of
 from longstride.model.hybrid import HybridModel
 from longstride.model.logprobs import token_logprobs
+from longstride.model.names import to_transformers
 from longstride.rollout.native import NativeGenerator
 from longstride.rollout.protocol import SamplingSettings
 from schemas.model import ModelConfig
@@ -58,7 +59,7 @@ def _reference(model: HybridModel) -> torch.nn.Module:
     """The same weights in transformers' class."""
     from transformers import MiniMaxConfig, MiniMaxForCausalLM
 
-    reference = MiniMaxForCausalLM(MiniMaxConfig(**transformers_settings(CONFIG)))
+    reference = MiniMaxForCausalLM(MiniMaxConfig(**settings_of(CONFIG)))
     weights = {name: tensor.detach() for name, tensor in to_transformers(model).items()}
     # Its decay tables are buffers that it computes itself; every weight must find its place.
     if unknown := reference.load_state_dict(weights, strict=False).unexpected_keys:

@@ -1,4 +1,4 @@
-"""The hybrid lightning/softmax model and its tokenizer, as data."""
+"""The policy's architecture and its tokenizer, as data: hybrid, or dense as llama and qwen are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from schemas.base import Contract
 
 BlockType = Literal["lightning", "softmax"]
+Residual = Literal["deepnorm", "prenorm"]
 
 
 def seven_to_one(layers: int) -> list[BlockType]:
@@ -17,7 +18,11 @@ def seven_to_one(layers: int) -> list[BlockType]:
 
 
 class ModelConfig(Contract):
-    """Architecture of the hybrid model (MiniMax-Text-01 / M1 layout)."""
+    """Architecture: the hybrid of MiniMax-Text-01 and M1 by default.
+
+    All softmax layers, one expert and `residual: prenorm` make it a llama; `qkv_bias` then makes it
+    a qwen2, `qk_norm` a qwen3.
+    """
 
     vocab_size: int = Field(default=512, ge=16)
     """Rows of the embedding and of the head; must hold every token of the tokenizer."""
@@ -49,6 +54,13 @@ class ModelConfig(Contract):
     """Epsilon of the RMSNorm inside a lightning layer, over all heads together."""
     lightning_chunk: int = Field(default=64, ge=1)
     """Tokens per block of the chunked lightning attention; changes speed, never results."""
+    residual: Residual = "deepnorm"
+    """`deepnorm`: the residual is the normed input times (2 layers)^(1/4), as in M1; `prenorm`: the
+    residual is the input itself, as in llama and qwen."""
+    qkv_bias: bool = False
+    """Whether the query, key and value projections of softmax layers have a bias (qwen2)."""
+    qk_norm: bool = False
+    """Whether softmax layers norm every query and key head before its rotation (qwen3)."""
     init_std: float = Field(default=0.02, gt=0.0)
     """Standard deviation of the initial weights before the DeepNorm gain."""
 

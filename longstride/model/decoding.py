@@ -97,14 +97,14 @@ def prefill(model: HybridModel, tokens_BT: Tensor, lengths_B: Tensor) -> DecodeS
     layers = []
     for block in model.blocks:
         assert isinstance(block, Block)
-        x = block.attention_norm(x)
+        normed = block.attention_norm(x)
         if isinstance(block.attention, LightningAttention):
-            mixed, state = block.attention.prefill(x, layout.chunks, lengths_B)
+            mixed, state = block.attention.prefill(normed, layout.chunks, lengths_B)
             layers.append(LayerState([state], lightning=True))
         else:
-            mixed, keys, values = block.attention.prefill(x, layout)
+            mixed, keys, values = block.attention.prefill(normed, layout)
             layers.append(LayerState([keys, values], lightning=False))
-        x = block.finish(x, mixed)
+        x = block.finish(x, normed, mixed)
     last = x[torch.arange(rows, device=x.device), lengths_B - 1]
     return DecodeState(layers, lengths_B.clone(), model.norm(last))
 
@@ -125,13 +125,13 @@ def decode_step(model: HybridModel, state: DecodeState, tokens_R: Tensor) -> Non
     x = model.embed(tokens_R)
     for block, memory in zip(model.blocks, state.layers, strict=True):
         assert isinstance(block, Block)
-        x = block.attention_norm(x)
+        normed = block.attention_norm(x)
         if isinstance(block.attention, LightningAttention):
-            mixed = block.attention.step(x, memory.tensors[0][:rows])
+            mixed = block.attention.step(normed, memory.tensors[0][:rows])
         else:
             memory.reserve(slots)
             keys, values = (tensor[:rows] for tensor in memory.tensors)
-            mixed = block.attention.step(x, layout, keys, values, lengths_R)
-        x = block.finish(x, mixed)
+            mixed = block.attention.step(normed, layout, keys, values, lengths_R)
+        x = block.finish(x, normed, mixed)
     state.hidden_RX[:rows] = model.norm(x)
     lengths_R += 1

@@ -5,6 +5,10 @@ Residual scheme (post-norm with DeepNorm, arXiv 2203.00555): the residual is the
     x <- norm_1(x);  x <- alpha x + attention(x);  x <- norm_2(x);  x <- alpha x + experts(x)
 
 with alpha = (2 L)^(1/4) and initial gain (8 L)^(-1/4) on values, outputs and experts.
+
+With `residual: prenorm` the same class is a dense llama or qwen, whose residual is not normed:
+
+    x <- x + attention(norm_1(x));  x <- x + mlp(norm_2(x))
 """
 
 from __future__ import annotations
@@ -48,11 +52,12 @@ class Head(Float32Module):
 
 
 class Block(nn.Module):
-    """One layer: attention of either kind, then experts, both with normed residuals."""
+    """One layer: attention of either kind, then experts, each with its norm and residual."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.alpha = (2.0 * config.num_layers) ** 0.25
+        self.deepnorm = config.residual == "deepnorm"
+        self.alpha = (2.0 * config.num_layers) ** 0.25 if self.deepnorm else 1.0
         self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.lightning = config.block_types[layer] == "lightning"
@@ -63,20 +68,25 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, layout: RowLayout) -> tuple[Tensor, Balance]:
         """Return the residual stream after this layer and the routing statistics."""
-        x = self.attention_norm(x)
+        normed = self.attention_norm(x)
         if isinstance(self.attention, LightningAttention):
-            mixed = self.attention(x, layout.chunks)
+            mixed = self.attention(normed, layout.chunks)
         else:
-            mixed = self.attention(x, layout)
-        x = self.mlp_norm(torch.add(mixed, x, alpha=self.alpha))
-        out, balance = self.mlp(x, layout.valid_BT)
-        return torch.add(out, x, alpha=self.alpha), balance
+            mixed = self.attention(normed, layout)
+        x = self._add(x, normed, mixed)
+        normed = self.mlp_norm(x)
+        out, balance = self.mlp(normed, layout.valid_BT)
+        return self._add(x, normed, out), balance
 
-    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Apply residual and experts after `mixed` = attention(x), without statistics."""
-        x = self.mlp_norm(torch.add(mixed, x, alpha=self.alpha))
-        out = self.mlp.step(x.reshape(-1, x.shape[-1])).view_as(x)
-        return torch.add(out, x, alpha=self.alpha)
+    def finish(self, x: Tensor, normed: Tensor, mixed: Tensor) -> Tensor:
+        """Apply residual and experts after `mixed` = attention(normed), without statistics."""
+        x = self._add(x, normed, mixed)
+        normed = self.mlp_norm(x)
+        out = self.mlp.step(normed.reshape(-1, x.shape[-1])).view_as(x)
+        return self._add(x, normed, out)
+
+    def _add(self, x: Tensor, normed: Tensor, update: Tensor) -> Tensor:
+        return torch.add(update, normed if self.deepnorm else x, alpha=self.alpha)
 
 
 class HybridModel(nn.Module):
@@ -108,10 +118,11 @@ class HybridModel(nn.Module):
         touched.
         """
         generator = torch.Generator().manual_seed(seed)
-        gain = (8.0 * self.config.num_layers) ** -0.25
+        deepnorm = self.config.residual == "deepnorm"
+        gain = (8.0 * self.config.num_layers) ** -0.25 if deepnorm else 1.0
         for name, parameter in self.named_parameters():
-            if name.endswith("norm.weight"):
-                parameter.fill_(1.0)
+            if name.endswith(("norm.weight", "bias")):
+                parameter.fill_(1.0 if name.endswith("norm.weight") else 0.0)
                 continue
             drawn = torch.randn(parameter.shape, generator=generator) * self.config.init_std
             if name.endswith(("out_proj.weight", "mlp.w13", "mlp.w2")):

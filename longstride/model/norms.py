@@ -40,12 +40,14 @@ class Float32Module(nn.Module):
         return super()._apply(keep, recurse=False)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def projection(inputs: int, outputs: int) -> nn.Linear:
-    """Return a linear map without bias whose weights are not drawn: `initialise` does that.
+def projection(inputs: int, outputs: int, bias: bool = False) -> nn.Linear:
+    """Return a linear map whose weights are not drawn: `initialise` does that.
 
     torch's own initialisation would consume the global random generator.
     """
-    return nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)  # type: ignore[no-any-return, no-untyped-call]
+    # Under `torch.device("meta")` even the 456B model can be laid out without any memory.
+    device = torch.get_default_device()
+    return nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, device=device)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _RMSNorm(torch.autograd.Function):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from longstride.model.layout import RowLayout
-from longstride.model.norms import projection
+from longstride.model.norms import RMSNorm, projection
 from schemas.model import ModelConfig
 
 
@@ -39,16 +39,21 @@ class SoftmaxAttention(nn.Module):
         )
         self.groups = self.heads // self.kv_heads
         self.sizes = [self.heads * self.dim, self.kv_heads * self.dim, self.kv_heads * self.dim]
-        self.qkv_proj = projection(config.hidden_size, sum(self.sizes))
+        self.qkv_proj = projection(config.hidden_size, sum(self.sizes), config.qkv_bias)
+        self.q_norm = RMSNorm(self.dim, config.norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(self.dim, config.norm_eps) if config.qk_norm else None
         self.out_proj = projection(self.heads * self.dim, config.hidden_size)
 
     def _project(self, x_BTE: Tensor, layout: RowLayout) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated q [B, H, T, D], rotated k and v [B, K, T, D]."""
         rows, tokens, _ = x_BTE.shape
         q, k, v = (
-            part.reshape(rows, tokens, -1, self.dim).transpose(1, 2)
+            part.reshape(rows, tokens, -1, self.dim)
             for part in self.qkv_proj(x_BTE).split(self.sizes, dim=-1)
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if layout.cos_BTR is not None and layout.sin_BTR is not None:
             q = rotate(q, layout.cos_BTR, layout.sin_BTR)
             k = rotate(k, layout.cos_BTR, layout.sin_BTR)

@@ -17,6 +17,8 @@ def parameter_counts(config: ModelConfig) -> tuple[int, int]:
             attention = 5 * hidden * width + width
         else:
             attention = 2 * hidden * width + 2 * hidden * key_value
+            attention += config.qkv_bias * (width + 2 * key_value)
+            attention += config.qk_norm * 2 * config.head_dim
         shared = attention + router + 2 * hidden
         total += shared + config.num_experts * expert
         active += shared + min(config.experts_per_token, config.num_experts) * expert
