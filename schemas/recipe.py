@@ -21,6 +21,7 @@ from schemas.stages import (
     SFTStage,
 )
 
+
 class QualityConfig(Contract):
     """Thresholds of the quality gates; the checks themselves are the suites in schemas/suites."""
 
@@ -207,35 +208,42 @@ class Recipe(Contract):
     def _the_generator_can_run_the_model(self) -> Self:
         if self.rollout.generator.kind != "vllm":
             return self
-        lightning = self.model.block_types.count("lightning")
-        if lightning:
-            raise ValueError(
-                f"rollout.generator.kind=vllm cannot run the {lightning} lightning layers of "
-                "model.block_types: vLLM dropped these models after 0.23; use "
-                "rollout.generator.kind=native"
-            )
-        if self.model.num_experts > 1:
-            raise ValueError(
-                f"rollout.generator.kind=vllm cannot run model.num_experts={self.model.num_experts}"
-                "; vLLM is given dense models only: use rollout.generator.kind=native"
-            )
-        if self.model.head_dim < SMALLEST_VLLM_HEAD:
-            raise ValueError(
-                f"model.head_dim={self.model.head_dim} is below {SMALLEST_VLLM_HEAD}, the smallest "
-                "head that vLLM's attention kernels have; raise head_dim, or use "
-                "rollout.generator.kind=native"
-            )
+        model = self.model
+        obstacles = {
+            f"has {model.block_types.count('lightning')} lightning layers, and vLLM dropped such "
+            "models after 0.23": "lightning" in model.block_types,
+            f"has residual={model.residual}, and vLLM's dense models are prenorm": model.residual
+            != "prenorm",
+            f"has num_experts={model.num_experts}, and vLLM is given dense models only": (
+                model.num_experts > 1
+            ),
+            f"rotates {model.rotary_dim} of head_dim={model.head_dim} dimensions, and llama and "
+            "qwen rotate all": model.rotary_dim != model.head_dim,
+            "has both qkv_bias and qk_norm, and neither llama nor qwen does": model.qkv_bias
+            and model.qk_norm,
+            f"has head_dim={model.head_dim}, and {SMALLEST_VLLM_HEAD} is the smallest that vLLM's "
+            "attention kernels have": model.head_dim < SMALLEST_VLLM_HEAD,
+        }
+        for obstacle, present in obstacles.items():
+            if present:
+                raise ValueError(
+                    f"rollout.generator.kind=vllm cannot run this model: it {obstacle}; use "
+                    "rollout.generator.kind=native"
+                )
+        self._check_vllm_temperatures()
+        return self
+
+    def _check_vllm_temperatures(self) -> None:
+        low, high = VLLM_TEMPERATURES
         for name, value in (
             ("rollout.temperature", self.rollout.temperature),
             ("benchmark.temperature", self.benchmark.temperature),
         ):
-            if value and not VLLM_TEMPERATURES[0] <= value <= VLLM_TEMPERATURES[1]:
+            if value and not low <= value <= high:
                 raise ValueError(
-                    f"{name}={value} lies outside {VLLM_TEMPERATURES[0]} to {VLLM_TEMPERATURES[1]}, "
-                    "which is what vLLM can sample at; change it, or use "
-                    "rollout.generator.kind=native"
+                    f"{name}={value} lies outside {low} to {high}, which is what vLLM can sample "
+                    "at; change it, or use rollout.generator.kind=native"
                 )
-        return self
 
     def digest(self) -> str:
         """Digest of the resolved recipe."""

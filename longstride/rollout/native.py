@@ -51,7 +51,7 @@ class NativeGenerator:
         self.version = 0
 
     def sync(self, model: HybridModel, version: int) -> SyncReport:
-        """Sample from `model`, which is the trainer's own: nothing is copied, nothing can differ."""
+        """Sample from `model`, the trainer's own: nothing is copied, so nothing can differ."""
         self.model, self.version = model, version
         return SyncReport(version=version, seconds=0.0, probe_difference=0.0)
 

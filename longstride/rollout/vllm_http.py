@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -66,7 +66,7 @@ class ServerConnection:
         self._class = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self._host, self._port = parts.hostname or "", parts.port or (443 if secure else 80)
         self._prefix = parts.path.rstrip("/")
-        self._circumstances = circumstances
+        self.circumstances = circumstances
         self._lock = Lock()
         self._open: set[socket.socket] = set()
         self._aborted = False
@@ -83,7 +83,7 @@ class ServerConnection:
 
     def stream(
         self, path: str, body: dict[str, Any], deadline: Deadline
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Generator[dict[str, Any], None, None]:
         """Send JSON, yield the JSON objects of a stream of server-sent events as they come.
 
         Closing the iterator closes the connection, which makes vLLM abort the request.
@@ -143,11 +143,13 @@ class ServerConnection:
                 raise GeneratorError(self._refused(path, response.status, response.read()))
             yield sock, response
         except TimeoutError as error:
-            raise GeneratorError(deadline.message() + self._circumstances()) from error
+            raise GeneratorError(deadline.message() + self.circumstances()) from error
         except (OSError, http.client.HTTPException) as error:
+            if self._aborted:
+                raise GeneratorError("given up, because another request failed") from error
             raise GeneratorError(
                 f"the connection to vLLM at {self.url} broke while waiting for {deadline.awaited} "
-                f"({type(error).__name__}: {error}){self._circumstances()}"
+                f"({type(error).__name__}: {error}){self.circumstances()}"
             ) from error
         finally:
             with self._lock:
@@ -155,9 +157,7 @@ class ServerConnection:
                     self._open.discard(sock)
             connection.close()
 
-    def _connect(
-        self, connection: http.client.HTTPConnection, deadline: Deadline
-    ) -> socket.socket:
+    def _connect(self, connection: http.client.HTTPConnection, deadline: Deadline) -> socket.socket:
         """Connect, and make the socket known to `abort`."""
         connection.timeout = deadline.remaining()
         connection.connect()
@@ -184,7 +184,7 @@ class ServerConnection:
         return value
 
     def _refused(self, path: str, status: int, text: bytes) -> str:
-        return f"vLLM answered {path} with status {status}: {_shown(text)}{self._circumstances()}"
+        return f"vLLM answered {path} with status {status}: {_shown(text)}{self.circumstances()}"
 
 
 def _shut(sock: socket.socket) -> None:

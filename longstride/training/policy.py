@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longstride.rl.objectives import objective_of
-from longstride.rollout.native import NativeGenerator
+from longstride.rollout.opening import open_generator
+from longstride.rollout.protocol import SyncedGenerator
 from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
 from longstride.store.files import read_json, read_jsonl, write_json, write_jsonl
 from longstride.store.metrics import MetricsWriter
@@ -53,7 +54,7 @@ class _Round:
     number: int
     window: int
     engine: Engine
-    generator: NativeGenerator
+    generator: SyncedGenerator
     tokenizer: Tokenizer
     prompts: list[RLPrompt]
     settings: UpdateSettings
@@ -70,16 +71,19 @@ def run_round(recipe: Recipe, number: int, paths: RoundPaths) -> dict[str, float
     Raises:
         DataError: An input cannot be used.
         CheckpointError: The checkpoint is damaged, or sampler and trainer disagree.
+        GeneratorError: The recipe's sampling server failed.
     """
     open_artifact(paths.ladder, "ladder_state")
     state = read_json(paths.ladder / LADDER_FILE, LadderState)
     if state.status != "active":
         return _pass_through(paths, recipe, number, state)
     checkpoint = open_checkpoint(paths.checkpoint)
-    with MetricsWriter(paths.metrics) as writer:
-        current = _begin(
-            recipe, number, paths, state, Engine(checkpoint.model, recipe.rl.optimizer), writer
-        )
+    engine = Engine(checkpoint.model, recipe.rl.optimizer)
+    with (
+        MetricsWriter(paths.metrics) as writer,
+        open_generator(recipe, engine.model, paths.metrics) as generator,
+    ):
+        current = _begin(recipe, number, paths, state, engine, generator, writer)
         if checkpoint.optimizer_state is not None:
             current.engine.load_state(checkpoint.optimizer_state)
         batches = _run_batches(current)
@@ -105,6 +109,7 @@ def _begin(
     paths: RoundPaths,
     state: LadderState,
     engine: Engine,
+    generator: SyncedGenerator,
     writer: MetricsWriter,
 ) -> _Round:
     open_artifact(paths.prompts, "prompts")
@@ -121,7 +126,7 @@ def _begin(
         number=number,
         window=state.window,
         engine=engine,
-        generator=NativeGenerator(engine.model, recipe.rollout.max_batch),
+        generator=generator,
         tokenizer=Tokenizer.load(paths.tokenizer),
         prompts=list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt)),
         settings=settings,
@@ -133,6 +138,14 @@ def _run_batches(current: _Round) -> list[Batch]:
     progress = Progress(current.recipe.rl.batches_per_round, "batches")
     batches = []
     for number in range(current.recipe.rl.batches_per_round):
+        synced = current.generator.sync(current.engine.model, current.step)
+        current.writer.log(
+            current.step,
+            {
+                "rollout/sync/seconds": synced.seconds,
+                "rollout/sync/probe_difference": synced.probe_difference,
+            },
+        )
         batch = collect_batch(
             current.recipe,
             current.prompts,
