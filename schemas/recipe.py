@@ -8,11 +8,10 @@ from pydantic import Field, model_validator
 
 from schemas.base import Contract, digest_of
 from schemas.data import DataConfig, TaskFamily
+from schemas.generators import VLLM_TEMPERATURES, vllm_obstacle
 from schemas.ladder import LadderConfig
 from schemas.model import ModelConfig, TokenizerConfig
 from schemas.stages import (
-    SMALLEST_VLLM_HEAD,
-    VLLM_TEMPERATURES,
     ExtensionStage,
     PretrainStage,
     RewardConfig,
@@ -208,28 +207,12 @@ class Recipe(Contract):
     def _the_generator_can_run_the_model(self) -> Self:
         if self.rollout.generator.kind != "vllm":
             return self
-        model = self.model
-        obstacles = {
-            f"has {model.block_types.count('lightning')} lightning layers, and vLLM dropped such "
-            "models after 0.23": "lightning" in model.block_types,
-            f"has residual={model.residual}, and vLLM's dense models are prenorm": model.residual
-            != "prenorm",
-            f"has num_experts={model.num_experts}, and vLLM is given dense models only": (
-                model.num_experts > 1
-            ),
-            f"rotates {model.rotary_dim} of head_dim={model.head_dim} dimensions, and llama and "
-            "qwen rotate all": model.rotary_dim != model.head_dim,
-            "has both qkv_bias and qk_norm, and neither llama nor qwen does": model.qkv_bias
-            and model.qk_norm,
-            f"has head_dim={model.head_dim}, and {SMALLEST_VLLM_HEAD} is the smallest that vLLM's "
-            "attention kernels have": model.head_dim < SMALLEST_VLLM_HEAD,
-        }
-        for obstacle, present in obstacles.items():
-            if present:
-                raise ValueError(
-                    f"rollout.generator.kind=vllm cannot run this model: it {obstacle}; use "
-                    "rollout.generator.kind=native"
-                )
+        obstacle = vllm_obstacle(self.model)
+        if obstacle is not None:
+            raise ValueError(
+                f"rollout.generator.kind=vllm cannot run this model: it {obstacle}; use "
+                "rollout.generator.kind=native"
+            )
         self._check_vllm_temperatures()
         return self
 

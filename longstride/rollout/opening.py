@@ -11,8 +11,8 @@ from longstride.rollout.native import NativeGenerator
 from longstride.rollout.protocol import SyncedGenerator
 from longstride.rollout.vllm import VllmGenerator
 from longstride.rollout.vllm_server import ServerOptions
+from schemas.generators import VllmGeneratorConfig
 from schemas.recipe import Recipe
-from schemas.stages import VllmGeneratorConfig
 
 LOG = "vllm.log"
 

@@ -26,6 +26,8 @@ TEMPERATURE = 0.7
 """Of the sampled continuation; not 1, so that log-probabilities before temperature show."""
 SEED = 20_250_613
 _STALE_RATIO = 0.5
+_ROUNDING = 1e-6
+"""Root mean square in nats below which differences of fp32 log-probabilities mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class Probe:
         before, previous_N = self._previous
         to_old = float((sampler_N - previous_N).norm())
         to_new = float((sampler_N - trainer_N).norm())
-        if to_old < _STALE_RATIO * to_new:
+        rounding = _ROUNDING * len(sampler_N) ** 0.5
+        if to_new > rounding and to_old < _STALE_RATIO * to_new:
             raise CheckpointError(
                 f"after the update to version {version} the sampler still answers with version "
                 f"{before}: over {len(sampler_N)} tokens of the probe its log-probabilities are "

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from longstride.errors import DataError, GeneratorError
+from longstride.errors import CheckpointError, DataError, GeneratorError
 from longstride.model.hybrid import HybridModel
 from longstride.rollout.probe import SEED, TEMPERATURE, Probe, Scored
 from longstride.rollout.protocol import (
@@ -35,7 +35,7 @@ from longstride.rollout.vllm_sampling import check_settings, sample_all
 from longstride.rollout.vllm_server import ServerOptions, VllmServer
 from longstride.rollout.weights import WeightFolders
 from longstride.store.seeds import stream_seed
-from schemas.stages import VllmGeneratorConfig
+from schemas.generators import VllmGeneratorConfig, vllm_obstacle
 
 _BETWEEN_TRIES_SECONDS = 0.1
 
@@ -91,12 +91,15 @@ class VllmGenerator:
         The first call starts the server. After a failure nothing can be generated.
 
         Raises:
-            CheckpointError: Sampler and trainer disagree, or the model has no layout for vLLM.
+            CheckpointError: Sampler and trainer disagree, or vLLM cannot run the model.
             GeneratorError: A step failed or took too long.
             UsageError: There is no environment with vLLM.
         """
         began = time.monotonic()
         self.version = None
+        obstacle = vllm_obstacle(model.config)
+        if obstacle is not None:
+            raise CheckpointError(f"vLLM cannot run this model: it {obstacle}")
         if self._weights is None:
             self._weights = WeightFolders(model, self.config.weights_directory)
             self._vocab_size = model.config.vocab_size

@@ -18,7 +18,7 @@ from longstride.rollout.protocol import FinishReason, Progress, Sample, Sampling
 from longstride.rollout.stopping import repetition_stop
 from longstride.rollout.vllm_answers import PATH, completion_request, read_piece
 from longstride.rollout.vllm_http import Deadline, ServerConnection
-from schemas.stages import VLLM_TEMPERATURES
+from schemas.generators import VLLM_TEMPERATURES
 
 Job = tuple[Sequence[int], int]
 """A prompt and the seed of one sample of it."""

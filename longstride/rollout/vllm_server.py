@@ -14,7 +14,7 @@ from pathlib import Path
 from longstride.errors import GeneratorError, UsageError
 from longstride.rollout import vllm_guard
 from longstride.rollout.vllm_http import Deadline, ServerConnection
-from schemas.stages import VllmGeneratorConfig
+from schemas.generators import VllmGeneratorConfig
 
 PYTHON_VARIABLE = "LONGSTRIDE_VLLM_PYTHON"
 DEFAULT_PYTHON = Path(".venv-vllm/bin/python")

@@ -39,3 +39,16 @@ def full_logits(model: HybridModel, prompt: list[int], tokens: list[int]) -> tor
     with torch.no_grad():
         hidden = model(torch.tensor([prompt + tokens])).hidden_BTD
         return model.logits(hidden)[0, len(prompt) - 1 : -1]
+
+
+def dense_policy(seed: int = 0, kind: str = "llama", vocab: int = VOCAB) -> HybridModel:
+    """A small random llama, qwen2 or qwen3, with the smallest heads that vLLM has kernels for."""
+    config = ModelConfig(
+        vocab_size=vocab, hidden_size=32, block_types=["softmax", "softmax"], num_heads=2,
+        num_kv_heads=1, head_dim=32, rotary_dim=32, num_experts=1, experts_per_token=1,
+        expert_hidden_size=48, residual="prenorm", qkv_bias=kind == "qwen2",
+        qk_norm=kind == "qwen3", init_std=0.25,
+    )  # fmt: skip
+    model = HybridModel(config)
+    model.initialise(seed)
+    return model
