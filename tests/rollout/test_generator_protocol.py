@@ -4,7 +4,7 @@ from itertools import chain
 
 import pytest
 import torch
-from conftest import Subject
+from generators_under_test import Subject
 from sampling_models import VOCAB, full_logits, plain
 
 from longstride.errors import DataError

@@ -5,8 +5,8 @@ import time
 
 import pytest
 import torch
-from conftest import on_double
 from fake_vllm import FakeVllm
+from generators_under_test import on_double
 from sampling_models import dense_policy, plain
 
 from longstride.errors import CheckpointError, DataError, GeneratorError, UsageError

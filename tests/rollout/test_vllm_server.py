@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import vllm_generator
+from generators_under_test import vllm_generator
 from sampling_models import dense_policy, plain
 
 from longstride.errors import GeneratorError, UsageError

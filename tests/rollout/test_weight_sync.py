@@ -1,15 +1,18 @@
 """A weight update that did not work is noticed before anything is sampled."""
 
+import json
+
 import pytest
 import torch
-from conftest import LONGEST, Subject, on_double, vllm_generator
 from fake_vllm import FakeVllm
+from generators_under_test import LONGEST, Subject, on_double, vllm_generator
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from sampling_models import VOCAB, dense_policy, plain, policy
 
 from longstride.errors import CheckpointError, GeneratorError
-from longstride.model.huggingface import load_huggingface
+from longstride.model.huggingface import load_huggingface, save_huggingface
 from longstride.rollout import vllm as vllm_module
 from longstride.rollout import weights as weights_module
 from longstride.rollout.probe import TEMPERATURE, Probe, Scored
@@ -197,3 +200,29 @@ def test_a_hybrid_is_refused_before_anything_starts(tmp_path):
         pytest.raises(CheckpointError, match="lightning"),
     ):
         generator.sync(policy(), 0)
+
+
+def save_tied(model, directory):
+    """As transformers writes a model with tied embeddings: one matrix for both ends."""
+    save_huggingface(model, directory)
+    weights = load_file(directory / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((directory / "config.json").read_text())
+    settings["tie_word_embeddings"] = True
+    (directory / "config.json").write_text(json.dumps(settings))
+
+
+@pytest.mark.vllm
+def test_tied_embeddings_which_vllm_reloads_wrongly_are_caught(tmp_path, monkeypatch):
+    """vLLM's CPU build keeps the old head packed; it answers without an error all the same."""
+    models = dense_policy(0), dense_policy(1)
+    for model in models:
+        model.head.weight.data.copy_(model.embed.weight)
+    monkeypatch.setattr(weights_module, "save_huggingface", save_tied)
+    with vllm_generator(tmp_path / "vllm.log", start_seconds=540) as generator:
+        assert generator.sync(models[0], 0).probe_difference < 1e-4
+        with pytest.raises(CheckpointError, match="after the update to version 1 sampler and trai"):
+            generator.sync(models[1], 1)
+        with pytest.raises(GeneratorError, match="no checked weights"):
+            generator.generate([[1]], 1, plain(3), 0)
