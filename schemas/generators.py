@@ -28,8 +28,8 @@ class VllmGeneratorConfig(Contract):
     kind: Literal["vllm"] = "vllm"
     """Discriminator."""
     python: str | None = Field(default=None, min_length=1)
-    """Interpreter of the environment that holds vLLM; by default LONGSTRIDE_VLLM_PYTHON, or
-    .venv-vllm/bin/python in the working directory (`make setup-vllm`)."""
+    """Interpreter of the environment that holds vLLM; by default LONGSTRIDE_VLLM_PYTHON, or what
+    `make setup-vllm` made: .venv-vllm in the working directory or beside our own environment."""
     url: str | None = Field(default=None, pattern=r"^https?://[^/\s]+(/\S*)?$")
     """A server that runs already, in place of one started by each task. It must be reachable by
     trusted processes only: it runs in vLLM's development mode, which can load any file."""

@@ -17,7 +17,7 @@ from longstride.rollout.vllm_http import Deadline, ServerConnection
 from schemas.generators import VllmGeneratorConfig
 
 PYTHON_VARIABLE = "LONGSTRIDE_VLLM_PYTHON"
-DEFAULT_PYTHON = Path(".venv-vllm/bin/python")
+DEFAULT_PYTHON = Path(".venv-vllm", "bin", "python")
 _TAIL_LINES = 15
 _BETWEEN_LOOKS_SECONDS = 0.5
 _NOTICE_SECONDS = 3.0
@@ -121,14 +121,17 @@ def interpreter(config: VllmGeneratorConfig) -> Path:
         UsageError: it does not exist.
     """
     given = config.python or os.environ.get(PYTHON_VARIABLE)
-    python = Path(given) if given else DEFAULT_PYTHON
-    if not python.is_file():
-        raise UsageError(
-            f"there is no Python with vLLM at {python.absolute()}; run `make setup-vllm`, or name "
-            f"one by rollout.generator.python or {PYTHON_VARIABLE}"
-        )
-    # A link is not resolved: the virtual environment is found by the path of its interpreter.
-    return python.absolute()
+    # Tasks run in folders of their own, so the environment that runs this is the other landmark.
+    places = [Path(given)] if given else [DEFAULT_PYTHON, Path(sys.prefix).parent / DEFAULT_PYTHON]
+    for python in places:
+        if python.is_file():
+            # Links stay: a virtual environment is found by the path of its interpreter.
+            return python.absolute()
+    looked = " or ".join(dict.fromkeys(str(place.absolute()) for place in places))
+    raise UsageError(
+        f"there is no Python with vLLM at {looked}; run `make setup-vllm`, or name one by "
+        f"rollout.generator.python or {PYTHON_VARIABLE}"
+    )
 
 
 def server_arguments(

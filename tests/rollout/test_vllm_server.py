@@ -171,9 +171,21 @@ def test_a_server_that_ignores_the_polite_signal_is_killed(tmp_path):
 def test_a_missing_environment_is_a_usage_error_that_says_how_to_make_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
-    message = re.escape(str(tmp_path / ".venv-vllm/bin/python")) + ".*make setup-vllm"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "ours" / ".venv"))
+    places = [str(tmp_path / name / ".venv-vllm/bin/python") for name in ("", "ours")]
+    message = " or ".join(map(re.escape, places)) + ".*make setup-vllm"
     with pytest.raises(UsageError, match=message):
         interpreter(VllmGeneratorConfig())
+
+
+def test_the_environment_beside_our_own_is_found_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / ".venv-vllm" / "bin").mkdir(parents=True)
+    python = script(tmp_path / ".venv-vllm" / "bin" / "python", "")
+    (tmp_path / "task").mkdir()
+    monkeypatch.chdir(tmp_path / "task")
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    assert str(interpreter(VllmGeneratorConfig())) == python
 
 
 def test_the_recipe_goes_before_the_environment_and_that_before_the_default(tmp_path, monkeypatch):
