@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from longstride.model.hybrid import HybridModel
-from longstride.rollout.protocol import SamplingSettings
+from longstride.rollout.protocol import Sample, SamplingSettings
 from schemas.model import ModelConfig
 
 VOCAB = 24
+PROMPTS = [[1], [2, 3, 4, 5, 6, 7, 8], [9, 10, 11], [12] * 17, [13, 14]]
+TOLERANCE = 1e-4
 
 
 def policy(seed: int = 0, blocks: tuple[str, ...] = ("lightning", "softmax")) -> HybridModel:
@@ -52,3 +55,14 @@ def dense_policy(seed: int = 0, kind: str = "llama", vocab: int = VOCAB) -> Hybr
     model = HybridModel(config)
     model.initialise(seed)
     return model
+
+
+def near(first: list[list[Sample]], second: list[list[Sample]]) -> bool:
+    """Equal tokens and reasons; log-probabilities equal but for rounding."""
+    pairs = [pair for a, b in zip(first, second, strict=True) for pair in zip(a, b, strict=True)]
+    return all(
+        a.tokens == b.tokens
+        and a.finish_reason == b.finish_reason
+        and a.logprobs == pytest.approx(b.logprobs, abs=TOLERANCE)
+        for a, b in pairs
+    )

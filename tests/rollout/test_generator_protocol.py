@@ -5,25 +5,10 @@ from itertools import chain
 import pytest
 import torch
 from generators_under_test import Subject
-from sampling_models import VOCAB, full_logits, plain
+from sampling_models import PROMPTS, TOLERANCE, VOCAB, full_logits, near, plain
 
 from longstride.errors import DataError
 from longstride.model.logprobs import token_logprobs
-from longstride.rollout.protocol import Sample
-
-PROMPTS = [[1], [2, 3, 4, 5, 6, 7, 8], [9, 10, 11], [12] * 17, [13, 14]]
-TOLERANCE = 1e-4
-
-
-def near(first: list[list[Sample]], second: list[list[Sample]]) -> bool:
-    """Equal tokens and reasons; log-probabilities equal but for rounding."""
-    pairs = [pair for a, b in zip(first, second, strict=True) for pair in zip(a, b, strict=True)]
-    return all(
-        a.tokens == b.tokens
-        and a.finish_reason == b.finish_reason
-        and a.logprobs == pytest.approx(b.logprobs, abs=TOLERANCE)
-        for a, b in pairs
-    )
 
 
 def test_every_prompt_gets_its_samples_in_order_and_they_differ(subject: Subject) -> None:

@@ -16,10 +16,17 @@ from longstride.rollout.protocol import SamplingSettings
 @pytest.fixture
 def synced(fake: FakeVllm, tmp_path):
     """A generator that works, so far."""
-    with on_double(fake, tmp_path, generate_seconds=0.6, reload_seconds=0.6) as generator:
+    with on_double(fake, tmp_path) as generator:
         generator.sync(dense_policy(), 0)
         fake.calls.clear()
         yield generator
+
+
+@pytest.fixture
+def impatient(synced):
+    """The same with little time left for everything."""
+    synced.config.generate_seconds = synced.config.reload_seconds = 0.6
+    return synced
 
 
 def change_choice(fake, **values):
@@ -33,20 +40,20 @@ def change_choice(fake, **values):
     fake.change = change
 
 
-def test_a_slow_answer_ends_at_the_limit_and_names_what_was_awaited(fake, synced):
+def test_a_slow_answer_ends_at_the_limit_and_names_what_was_awaited(fake, impatient):
     fake.delay = 5.0
     began = time.monotonic()
     with pytest.raises(
         GeneratorError, match=r"waited 0\.6 s for 4 samples of up to 12 tokens .*generate_seconds"
     ):
-        synced.generate([[1], [2]], 2, plain(), 0)
+        impatient.generate([[1], [2]], 2, plain(), 0)
     assert time.monotonic() - began < 3.0
 
 
-def test_a_slow_reload_names_its_version_and_its_setting(fake, synced):
+def test_a_slow_reload_names_its_version_and_its_setting(fake, impatient):
     fake.delay = 5.0
     with pytest.raises(GeneratorError, match=r"load the weights of version 1.*reload_seconds"):
-        synced.sync(dense_policy(), 1)
+        impatient.sync(dense_policy(), 1)
 
 
 def test_a_prefix_cache_that_is_busy_for_a_moment_is_waited_for(fake, synced):
@@ -55,10 +62,10 @@ def test_a_prefix_cache_that_is_busy_for_a_moment_is_waited_for(fake, synced):
     assert [path for path, _ in fake.calls].count("/reset_prefix_cache") == 3
 
 
-def test_a_prefix_cache_that_stays_busy_ends_at_the_limit(fake, synced):
+def test_a_prefix_cache_that_stays_busy_ends_at_the_limit(fake, impatient):
     fake.refuse_resets = 10_000
     with pytest.raises(GeneratorError, match=r"waited 0\.6 s for vLLM to load"):
-        synced.sync(dense_policy(1), 1)
+        impatient.sync(dense_policy(1), 1)
 
 
 @pytest.mark.parametrize("status", [400, 500, 503])
