@@ -1,9 +1,9 @@
 """Runs a command and makes sure that none of its processes outlives the one that asked for it.
 
 `python -m longstride.rollout.vllm_guard PARENT COMMAND...` leads a process group of its own. A
-vLLM server is several processes, and an inference server left behind holds its accelerator. When
-the parent dies, however it went, or when the guard is told to stop, the whole group gets SIGTERM
-and, ten seconds later, SIGKILL. Standard library only, so that it starts at once.
+vLLM server is several processes, and one left behind holds its accelerator. When the parent dies,
+however it went, or when the guard is told to stop, the command gets SIGTERM, then the whole group,
+and ten seconds later SIGKILL. Standard library only, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 GRACE_SECONDS = 10.0
@@ -39,14 +40,24 @@ def guard(parent: int, command: list[str]) -> int:
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """End every other process of the group; the last signal takes the guard along."""
-    os.killpg(0, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while _others() and time.monotonic() < deadline:
-        child.poll()
-        time.sleep(_BETWEEN_LOOKS_SECONDS)
+    """End every other process of the group; the last signal takes the guard along.
+
+    The server is asked first, so that it can take its workers down in order.
+    """
+    child.terminate()
+    _wait(lambda: child.poll() is None)
+    if _others():
+        os.killpg(0, signal.SIGTERM)
+        _wait(_others)
     if _others():
         os.killpg(0, signal.SIGKILL)
+
+
+def _wait(busy: Callable[[], bool]) -> None:
+    """Wait while something is busy, for half the grace at most."""
+    deadline = time.monotonic() + GRACE_SECONDS / 2
+    while busy() and time.monotonic() < deadline:
+        time.sleep(_BETWEEN_LOOKS_SECONDS)
 
 
 def _others() -> bool:
