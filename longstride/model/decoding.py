@@ -104,7 +104,8 @@ def prefill(model: HybridModel, tokens_BT: Tensor, lengths_B: Tensor) -> DecodeS
         else:
             mixed, keys, values = block.attention.prefill(normed, layout)
             layers.append(LayerState([keys, values], lightning=False))
-        x = block.finish(x, normed, mixed)
+        flat = (tensor.reshape(rows * tokens, -1) for tensor in (x, normed, mixed))
+        x = block.finish(*flat).view(rows, tokens, -1)
     last = x[torch.arange(rows, device=x.device), lengths_B - 1]
     return DecodeState(layers, lengths_B.clone(), model.norm(last))
 

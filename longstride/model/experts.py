@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from longstride.model.grouped import apply_experts, expert_gradients, pull_back_experts
+from longstride.model.kernels import operations
 from longstride.model.norms import Float32Module, at_least_float32, without_autocast
 from schemas.model import ModelConfig
 
@@ -61,8 +63,8 @@ class _Sorted(NamedTuple):
     """Source token of each routed token."""
     slot_NK: Tensor
     """Where each token's k-th copy went."""
-    spans: list[tuple[int, int, int]]
-    """(expert, first, last + 1) of each expert that has work."""
+    ends_E: Tensor
+    """Where each expert's run of rows ends, int32."""
 
 
 def _sort_by_expert(experts_NK: Tensor, num_experts: int) -> _Sorted:
@@ -71,49 +73,56 @@ def _sort_by_expert(experts_NK: Tensor, num_experts: int) -> _Sorted:
     order_M = torch.argsort(flat_M, stable=True)
     slot_M = torch.empty_like(order_M)
     slot_M[order_M] = torch.arange(order_M.numel(), device=order_M.device)
-    counts = torch.bincount(flat_M, minlength=num_experts).tolist()
-    spans, start = [], 0
-    for expert, count in enumerate(counts):
-        if count:
-            spans.append((expert, start, start + count))
-        start += count
-    return _Sorted(order_M // top_k, slot_M.view(tokens, top_k), spans)
+    ends_E = torch.bincount(flat_M, minlength=num_experts).cumsum(0, dtype=torch.int32)
+    return _Sorted(order_M // top_k, slot_M.view(tokens, top_k), ends_E)
 
 
 class _Forward(NamedTuple):
     out_NX: Tensor
     routed_MX: Tensor
     pre_M2F: Tensor
-    sigmoid_MF: Tensor
     act_MF: Tensor
     y_MX: Tensor
 
 
-def _swiglu(pre_M2F: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sigmoid(gate) and SiLU(gate) x up."""
+def _swiglu(pre_M2F: Tensor) -> Tensor:
+    """Return SiLU(gate) x up."""
+    if operations.usable(pre_M2F):
+        return operations.swiglu(pre_M2F)
     gate, up = pre_M2F.chunk(2, dim=-1)
+    return nn.functional.silu(gate).mul_(up)
+
+
+def _swiglu_backward(pre_M2F: Tensor, dact_MF: Tensor) -> Tensor:
+    if operations.usable(pre_M2F, dact_MF):
+        return operations.swiglu_backward(pre_M2F, dact_MF)
+    dpre = torch.empty_like(pre_M2F)
+    gate, up = pre_M2F.chunk(2, dim=-1)
+    dgate, dup = dpre.chunk(2, dim=-1)
     sigmoid = torch.sigmoid(gate)
-    return sigmoid, (gate * sigmoid).mul_(up)
+    silu = gate * sigmoid
+    torch.mul(dact_MF, silu, out=dup)
+    # d silu(x) / dx = sigmoid + silu (1 - sigmoid)
+    slope = torch.addcmul(sigmoid + silu, silu, sigmoid, value=-1)
+    torch.mul(slope.mul_(up), dact_MF, out=dgate)
+    return dpre
 
 
 def _run_experts(
     x_NX: Tensor, weights_NK: Tensor, plan: _Sorted, w13: Tensor, w2: Tensor
 ) -> _Forward:
-    width, double = x_NX.shape[1], w13.shape[1]
     routed = x_NX.index_select(0, plan.token_M)
-    pre = routed.new_empty(routed.shape[0], double)
-    for expert, start, stop in plan.spans:
-        torch.mm(routed[start:stop], w13[expert].t(), out=pre[start:stop])
-    sigmoid, act = _swiglu(pre)
-    y = routed.new_empty(routed.shape[0], width)
-    for expert, start, stop in plan.spans:
-        torch.mm(act[start:stop], w2[expert].t(), out=y[start:stop])
+    pre = apply_experts(routed, w13, plan.ends_E)
+    act = _swiglu(pre)
+    y = apply_experts(act, w2, plan.ends_E)
     out = _combine(y, weights_NK.to(y.dtype), plan.slot_NK)
-    return _Forward(out, routed, pre, sigmoid, act, y)
+    return _Forward(out, routed, pre, act, y)
 
 
 def _combine(y_MX: Tensor, weights_NK: Tensor, slot_NK: Tensor) -> Tensor:
     """Sum each token's K copies by weight; a gather, so the order of sums is fixed."""
+    if operations.usable(y_MX, weights_NK):
+        return operations.combine(y_MX, weights_NK.contiguous(), slot_NK, None, 0.0)
     out = y_MX.index_select(0, slot_NK[:, 0]).mul_(weights_NK[:, :1])
     for k in range(1, slot_NK.shape[1]):
         out.addcmul_(y_MX.index_select(0, slot_NK[:, k]), weights_NK[:, k : k + 1])
@@ -130,39 +139,25 @@ class _Experts(torch.autograd.Function):
         plan = _sort_by_expert(experts_NK, w13.shape[0])
         run = _run_experts(x, weights_NK, plan, w13, w2)
         ctx.save_for_backward(
-            run.routed_MX, run.pre_M2F, run.sigmoid_MF, run.act_MF, run.y_MX, weights_NK, w13, w2,
-            plan.token_M, plan.slot_NK,
+            run.routed_MX, run.pre_M2F, run.act_MF, run.y_MX, weights_NK, w13, w2, plan.token_M,
+            plan.slot_NK, plan.ends_E,
         )  # fmt: skip
-        ctx.spans = plan.spans
         return run.out_NX
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, Tensor, Tensor]:
-        routed, pre, sigmoid, act, y, weights_NK, w13, w2, token_M, slot_NK = ctx.saved_tensors
+        routed, pre, act, y, weights_NK, w13, w2, token_M, slot_NK, ends_E = ctx.saved_tensors
         tokens, top_k = slot_NK.shape
         grad_M = grads[0].index_select(0, token_M)
         dweights = (grad_M * y).sum(-1, dtype=weights_NK.dtype).index_select(0, slot_NK.view(-1))
         weight_M = torch.empty_like(weights_NK.view(-1))
         weight_M[slot_NK.view(-1)] = weights_NK.reshape(-1)
         grad_M.mul_(weight_M.to(grad_M.dtype)[:, None])
-        dw13, dw2 = torch.zeros_like(w13), torch.zeros_like(w2)
-        dact = torch.empty_like(act)
-        for expert, start, stop in ctx.spans:
-            torch.mm(grad_M[start:stop], w2[expert], out=dact[start:stop])
-            torch.mm(grad_M[start:stop].t(), act[start:stop], out=dw2[expert])
-        dpre = torch.empty_like(pre)
-        gate, up = pre.chunk(2, dim=-1)
-        dgate, dup = dpre.chunk(2, dim=-1)
-        silu = gate * sigmoid
-        torch.mul(dact, silu, out=dup)
-        # d silu(x) / dx = sigmoid + silu (1 - sigmoid)
-        slope = torch.addcmul(sigmoid + silu, silu, sigmoid, value=-1)
-        torch.mul(slope.mul_(up), dact, out=dgate)
-        drouted = torch.empty_like(routed)
-        for expert, start, stop in ctx.spans:
-            torch.mm(dpre[start:stop], w13[expert], out=drouted[start:stop])
-            torch.mm(dpre[start:stop].t(), routed[start:stop], out=dw13[expert])
+        dw2 = expert_gradients(grad_M, act, ends_E)
+        dpre = _swiglu_backward(pre, pull_back_experts(grad_M, w2, ends_E))
+        dw13 = expert_gradients(dpre, routed, ends_E)
+        drouted = pull_back_experts(dpre, w13, ends_E)
         dx = drouted.index_select(0, slot_NK[:, 0])
         for k in range(1, top_k):
             dx += drouted.index_select(0, slot_NK[:, k])
@@ -189,11 +184,21 @@ class ExpertMixture(nn.Module):
         out = self._experts(flat, routing)
         return out.view_as(x_BTX), _balance(routing, valid_BT)
 
-    def step(self, x_RX: Tensor) -> Tensor:
-        """Return the mixture's output for R tokens, without statistics."""
+    def step(self, x_RX: Tensor, base_RX: Tensor, alpha: float) -> Tensor:
+        """Return the mixture's output for R tokens plus alpha x base, without statistics."""
         if self.router is None:
-            return self._dense(x_RX)
-        return self._experts(x_RX, self.router(x_RX))
+            return torch.add(self._dense(x_RX), base_RX, alpha=alpha)
+        if operations.usable(x_RX, self.w13):
+            return self._fused_step(x_RX, base_RX, alpha)
+        return torch.add(self._experts(x_RX, self.router(x_RX)), base_RX, alpha=alpha)
+
+    def _fused_step(self, x_RX: Tensor, base_RX: Tensor, alpha: float) -> Tensor:
+        assert self.router is not None
+        logits = nn.functional.linear(x_RX, self.router.weight)
+        weights, _, slots, source, ends = operations.route(logits, self.router.top_k)
+        pre = apply_experts(x_RX.index_select(0, source), self.w13, ends)
+        y = apply_experts(operations.swiglu(pre), self.w2, ends)
+        return operations.combine(y, weights, slots, base_RX, alpha)
 
     def _dense(self, x_NX: Tensor) -> Tensor:
         gate, up = nn.functional.linear(x_NX, self.w13[0]).chunk(2, dim=-1)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from longstride.model.experts import Balance, ExpertMixture, load_balancing_loss
+from longstride.model.kernels import operations
 from longstride.model.layout import RowLayout, row_layout
 from longstride.model.lightning import LightningAttention
 from longstride.model.norms import Float32Module, RMSNorm, without_autocast
@@ -78,12 +79,19 @@ class Block(nn.Module):
         out, balance = self.mlp(normed, layout.valid_BT)
         return self._add(x, normed, out), balance
 
-    def finish(self, x: Tensor, normed: Tensor, mixed: Tensor) -> Tensor:
-        """Apply residual and experts after `mixed` = attention(normed), without statistics."""
-        x = self._add(x, normed, mixed)
-        normed = self.mlp_norm(x)
-        out = self.mlp.step(normed.reshape(-1, x.shape[-1])).view_as(x)
-        return self._add(x, normed, out)
+    def finish(self, x_RX: Tensor, normed_RX: Tensor, mixed_RX: Tensor) -> Tensor:
+        """Apply residual and experts after `mixed` = attention(normed), without statistics.
+
+        `mixed_RX` may be overwritten.
+        """
+        base = normed_RX if self.deepnorm else x_RX
+        norm = self.mlp_norm
+        if operations.usable(mixed_RX, base, norm.weight):
+            x, normed = operations.add_norm(mixed_RX, base, self.alpha, norm.weight, norm.eps)
+        else:
+            x = torch.add(mixed_RX, base, alpha=self.alpha)
+            normed = norm(x)
+        return self.mlp.step(normed, normed if self.deepnorm else x, self.alpha)
 
     def _add(self, x: Tensor, normed: Tensor, update: Tensor) -> Tensor:
         return torch.add(update, normed if self.deepnorm else x, alpha=self.alpha)

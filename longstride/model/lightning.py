@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from longstride.model.kernels import operations
 from longstride.model.layout import ChunkLayout
 from longstride.model.norms import (
     Float32Module,
@@ -115,15 +116,35 @@ class Activated(NamedTuple):
     v: Tensor
 
 
-def split_heads(active_BTE: Tensor, heads: int, layout: ChunkLayout) -> Activated:
-    """Rearrange [B, T, H x (q|k|v) x D] into chunked heads, zero-filled on the right."""
-    rows, tokens, width = active_BTE.shape
+def silu_heads(x_BTE: Tensor, heads: int, layout: ChunkLayout) -> Activated:
+    """Apply SiLU to [B, T, H x (q|k|v) x D] and cut it into chunked heads, zero-filled."""
+    rows, tokens, width = x_BTE.shape
     dim = width // (3 * heads)
+    if operations.usable(x_BTE):
+        parts = operations.silu_heads(x_BTE, heads, layout.padded)
+        return Activated(*(p.view(rows, heads, layout.count, layout.chunk, dim) for p in parts))
+    active = nn.functional.silu(x_BTE.to(at_least_float32(x_BTE.dtype)))
     if layout.padded > tokens:
-        active_BTE = nn.functional.pad(active_BTE, (0, 0, 0, layout.padded - tokens))
-    split = active_BTE.view(rows, layout.count, layout.chunk, heads, 3, dim)
+        active = nn.functional.pad(active, (0, 0, 0, layout.padded - tokens))
+    split = active.view(rows, layout.count, layout.chunk, heads, 3, dim)
     q, k, v = split.permute(4, 0, 3, 1, 2, 5).contiguous().unbind(0)
     return Activated(q, k, v)
+
+
+def _silu_heads_backward(x_BTE: Tensor, grads: Activated, layout: ChunkLayout) -> Tensor:
+    """Return the gradient of [B, T, H x (q|k|v) x D], in its type."""
+    rows, heads, count, size, dim = grads.q.shape
+    if operations.usable(x_BTE, *grads):
+        dq, dk, dv = (g.view(rows, heads, count * size, dim) for g in grads)
+        return operations.silu_heads_backward(x_BTE, dq, dk, dv, heads)
+    packed = torch.stack(grads).permute(1, 3, 4, 2, 0, 5)
+    dactive = packed.reshape(rows, layout.padded, -1)[:, : layout.tokens]
+    wide = x_BTE.to(dactive.dtype)
+    gate = torch.sigmoid(wide)
+    active = wide * gate
+    # d silu(x) / dx = sigmoid(x) (1 + x (1 - sigmoid(x))) = gate + active (1 - gate)
+    slope = torch.addcmul(gate + active, active, gate, value=-1)
+    return slope.mul_(dactive).to(x_BTE.dtype)
 
 
 def _merge_heads(o: Tensor, layout: ChunkLayout) -> Tensor:
@@ -152,20 +173,17 @@ class _Lightning(torch.autograd.Function):
     def forward(
         ctx: Any, qkv_BTE: Tensor, slopes_H: Tensor, heads: int, layout: ChunkLayout
     ) -> Tensor:
-        wide = qkv_BTE.to(at_least_float32(qkv_BTE.dtype))
-        gate = torch.sigmoid(wide)
-        active = wide * gate
-        qkv = split_heads(active, heads, layout)
-        decays = _decays(slopes_H, layout, wide.dtype)
+        qkv = silu_heads(qkv_BTE, heads, layout)
+        decays = _decays(slopes_H, layout, qkv.q.dtype)
         o, states = _attend(qkv, decays, layout)
-        ctx.save_for_backward(*qkv, states, gate, active)
-        ctx.decays, ctx.layout, ctx.dtype = decays, layout, qkv_BTE.dtype
+        ctx.save_for_backward(*qkv, states, qkv_BTE)
+        ctx.decays, ctx.layout = decays, layout
         return _merge_heads(o, layout).to(qkv_BTE.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:
-        q, k, v, states, gate, active = ctx.saved_tensors
+        q, k, v, states, x_BTE = ctx.saved_tensors
         layout: ChunkLayout = ctx.layout
         decays: _Decays = ctx.decays
         rows, heads, count, size, dim = q.shape
@@ -184,11 +202,23 @@ class _Lightning(torch.autograd.Function):
             dq += (do @ states.transpose(-1, -2)).mul_(decays.read)
             dk += (v @ dstate.transpose(-1, -2)).mul_(decays.write)
             dv += (k * decays.write) @ dstate
-        packed = torch.stack((dq, dk, dv)).permute(1, 3, 4, 2, 0, 5)
-        dactive = packed.reshape(rows, layout.padded, -1)[:, : layout.tokens]
-        # d silu(x) / dx = sigmoid(x) (1 + x (1 - sigmoid(x))) = gate + active (1 - gate)
-        slope = torch.addcmul(gate + active, active, gate, value=-1)
-        return slope.mul_(dactive).to(ctx.dtype), None, None, None
+        return _silu_heads_backward(x_BTE, Activated(dq, dk, dv), layout), None, None, None
+
+
+class _GatedNorm(torch.autograd.Function):
+    """rms_norm(o) x sigmoid(gate) in one node."""
+
+    @staticmethod
+    def forward(ctx: Any, o: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
+        y, scale = operations.gated_norm(o, weight, gate, eps)
+        ctx.save_for_backward(o, weight, gate, scale)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, Tensor, None]:
+        o, weight, gate, scale = ctx.saved_tensors
+        return *operations.gated_norm_backward(grads[0], o, weight, gate, scale), None
 
 
 def lightning_attention(
@@ -231,7 +261,7 @@ class LightningAttention(Float32Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the output and the fp32 state [B, H, D, D] after each row's last real token."""
         qkv, gate = self.qkvg_proj(x_BTE).split((3 * self.width, self.width), dim=-1)
-        q, k, v = split_heads(nn.functional.silu(qkv.float()), self.heads, layout)
+        q, k, v = silu_heads(qkv.float(), self.heads, layout)
         decays = _decays(self.slopes_H, layout, torch.float32)
         o, _ = _attend(Activated(q, k, v), decays, layout)
         age_BT = lengths_B[:, None] - 1 - torch.arange(layout.padded, device=x_BTE.device)
@@ -244,7 +274,13 @@ class LightningAttention(Float32Module):
     def step(self, x_RE: Tensor, state_RHDD: Tensor) -> Tensor:
         """Advance the fp32 states of R rows in place by one token; return [R, hidden]."""
         rows = x_RE.shape[0]
-        qkv, gate = self.qkvg_proj(x_RE).split((3 * self.width, self.width), dim=-1)
+        qkvg = self.qkvg_proj(x_RE)
+        weight = self.norm.weight
+        if operations.usable(qkvg, state_RHDD, weight) and state_RHDD.is_contiguous():
+            decay_H = torch.exp(-self.slopes_H)
+            mixed = operations.lightning_step(qkvg, decay_H, weight, self.norm.eps, state_RHDD)
+            return self.out_proj(mixed)  # type: ignore[no-any-return]
+        qkv, gate = qkvg.split((3 * self.width, self.width), dim=-1)
         active = nn.functional.silu(qkv.float()).view(rows, self.heads, 3, 1, self.dim)
         q, k, v = active.unbind(2)
         state_RHDD.mul_(torch.exp(-self.slopes_H)[:, None, None])
@@ -253,4 +289,7 @@ class LightningAttention(Float32Module):
         return self._finish(o.to(x_RE.dtype), gate)
 
     def _finish(self, o: Tensor, gate: Tensor) -> Tensor:
+        if operations.usable(o, gate, self.norm.weight):
+            gated = _GatedNorm.apply(o, self.norm.weight, gate, self.norm.eps)  # type: ignore[no-untyped-call]
+            return self.out_proj(gated)  # type: ignore[no-any-return]
         return self.out_proj(self.norm(o) * torch.sigmoid(gate))  # type: ignore[no-any-return]

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from longstride.model.kernels import operations
+
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """Return the type to accumulate in: fp64 stays fp64, everything else becomes fp32."""
@@ -53,35 +55,47 @@ def projection(inputs: int, outputs: int, bias: bool = False) -> nn.Linear:
 class _RMSNorm(torch.autograd.Function):
     """y = x / sqrt(mean(x^2) + eps) * weight, in fp32, with a hand-written backward.
 
-    The composite costs three times the kernels, and `F.rms_norm` is slower still on CPUs.
+    The composite costs three times the operations, and `F.rms_norm` is slower still on CPUs.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        normed, scale = _normalise(x, eps)
-        ctx.save_for_backward(normed, scale, weight)
-        ctx.dtype = x.dtype
-        return normed.to(x.dtype) * weight
+        y, scale = normalise(x, weight, eps)
+        ctx.save_for_backward(x, scale, weight)
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None]:
-        normed, scale, weight = ctx.saved_tensors
-        grad = grads[0].to(normed.dtype)
-        product = grad * normed
-        width = normed.shape[-1]
-        grad_weight = product.reshape(-1, width).sum(0)
-        inner = (product @ weight.to(normed.dtype)[:, None]).div_(-width)
-        grad_x = (grad * weight).addcmul_(normed, inner).mul_(scale)
-        return grad_x.to(ctx.dtype), grad_weight.to(weight.dtype), None
+        x, scale, weight = ctx.saved_tensors
+        return *normalise_backward(grads[0], x, weight, scale), None
 
 
-def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return x / rms and 1 / rms over the last dimension, in fp32 (fp64 for fp64)."""
+def normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x / rms * weight in the type of `x`, and 1 / rms [..., 1] in fp32 (fp64 for fp64)."""
+    if operations.usable(x, weight):
+        y, scale = operations.rms_norm(x, weight, eps)
+        return y, scale[..., None]
     wide = x.to(at_least_float32(x.dtype))
     norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-    return wide * scale, scale
+    return (wide * scale).to(x.dtype) * weight, scale
+
+
+def normalise_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of `x` and `weight`, each in its own type."""
+    if operations.usable(grad, x, weight):
+        return operations.rms_norm_backward(grad, x, weight, scale)
+    width = x.shape[-1]
+    normed = x.to(scale.dtype) * scale
+    wide = grad.to(scale.dtype)
+    product = wide * normed
+    grad_weight = product.reshape(-1, width).sum(0)
+    inner = (product @ weight.to(scale.dtype)[:, None]).div_(-width)
+    grad_x = (wide * weight).addcmul_(normed, inner).mul_(scale)
+    return grad_x.to(x.dtype), grad_weight.to(weight.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -96,4 +110,4 @@ class RMSNorm(nn.Module):
         """Return the normed tensor, of the shape and type of `x`."""
         if torch.is_grad_enabled():
             return _RMSNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call, no-any-return]
-        return _normalise(x, self.eps)[0].to(x.dtype) * self.weight
+        return normalise(x, self.weight, self.eps)[0]

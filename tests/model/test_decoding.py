@@ -21,6 +21,19 @@ def test_prefill_then_decode_equals_the_full_forward(blocks: list[str]) -> None:
         decode_step(model, state, batch[rows, state.lengths_R])
 
 
+def test_decoding_token_by_token_equals_the_full_forward_at_4096_positions() -> None:
+    model = small_model(block_types=["lightning", "softmax", "lightning"], lightning_chunk=64)
+    batch = random_tokens(1, 4096)
+    with torch.no_grad():
+        full = model.logits(model(batch).hidden_BTD)[0]
+    state = prefill(model, batch[:, :1], torch.tensor([1]))
+    decoded = [model.logits(state.hidden_RX)[0]]
+    for position in range(1, 4096):
+        decode_step(model, state, batch[:, position])
+        decoded.append(model.logits(state.hidden_RX)[0])
+    torch.testing.assert_close(torch.stack(decoded).detach(), full, atol=1e-4, rtol=0)
+
+
 def test_rows_copied_into_other_slots_continue_as_if_alone() -> None:
     model, batch = small_model(), random_tokens(2, 12)
     source = prefill(model, batch[:, :8], torch.tensor([8, 5]))

@@ -35,7 +35,8 @@ def test_the_mixture_is_the_textbook_one() -> None:
 
 def test_single_steps_equal_the_batch() -> None:
     layer, x = mixture(), torch.randn(1, 9, 24, dtype=torch.float64)
-    steps = [layer.step(token[None]) for token in x[0]]
+    base = torch.zeros(1, 24, dtype=torch.float64)
+    steps = [layer.step(token[None], base, 0.0) for token in x[0]]
     torch.testing.assert_close(torch.cat(steps), layer(x)[0][0])
 
 

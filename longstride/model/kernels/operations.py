@@ -1,0 +1,166 @@
+"""The kernels as functions on tensors; call them only where `usable` says so.
+
+Legend: R rows, X width, M routed tokens, F expert width, H heads, D head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from longstride.model.kernels.library import library
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Return whether the kernels can take these tensors: fp32 on a CPU, outside of tracing."""
+    return (
+        all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+        and not torch.compiler.is_compiling()
+        and library() is not None
+    )
+
+
+def _call(name: str, *arguments: object) -> None:
+    loaded = library()
+    assert loaded is not None
+    pointers = (a.data_ptr() if isinstance(a, Tensor) else a for a in arguments)
+    getattr(loaded, name)(*pointers)
+
+
+def _parts() -> int:
+    """Partial sums of a weight gradient: one a thread, so that none is written by two."""
+    return torch.get_num_threads()
+
+
+def rms_norm(x: Tensor, weight_X: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x / rms(x) * weight and 1 / rms(x) [...] over the last dimension."""
+    x = x.contiguous()
+    width = x.shape[-1]
+    y, scale = torch.empty_like(x), x.new_empty(x.shape[:-1])
+    _call("rms_norm", x, weight_X, eps, scale.numel(), width, y, scale)
+    return y, scale
+
+
+def rms_norm_backward(
+    grad: Tensor, x: Tensor, weight_X: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x and weight."""
+    grad, x = grad.contiguous(), x.contiguous()
+    width, parts = x.shape[-1], _parts()
+    dx, dweight = torch.empty_like(x), x.new_zeros(parts, width)
+    _call(
+        "rms_norm_backward", grad, x, weight_X, scale, scale.numel(), width, parts, dx, dweight
+    )  # fmt: skip
+    return dx, dweight.sum(0)
+
+
+def _stride(gate: Tensor) -> int:
+    """Return the distance of rows of [..., X], which must be evenly spaced and dense inside."""
+    rows = gate.flatten(0, -2)
+    assert rows.stride(-1) == 1 and rows.data_ptr() == gate.data_ptr()
+    return rows.stride(0)
+
+
+def gated_norm(o: Tensor, weight_X: Tensor, gate: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return rms_norm(o) x sigmoid(gate) and 1 / rms(o); `gate` may be a slice of a wider row."""
+    o = o.contiguous()
+    width = o.shape[-1]
+    y, scale = torch.empty_like(o), o.new_empty(o.shape[:-1])
+    _call("gated_norm", o, weight_X, gate, _stride(gate), eps, scale.numel(), width, y, scale)
+    return y, scale
+
+
+def gated_norm_backward(
+    grad: Tensor, o: Tensor, weight_X: Tensor, gate: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of o, weight and gate."""
+    grad, o = grad.contiguous(), o.contiguous()
+    width, parts = o.shape[-1], _parts()
+    d_o, dgate, dweight = torch.empty_like(o), torch.empty_like(o), o.new_zeros(parts, width)
+    _call(
+        "gated_norm_backward", grad, o, weight_X, gate, _stride(gate), scale, scale.numel(), width,
+        parts, d_o, dgate, dweight,
+    )  # fmt: skip
+    return d_o, dweight.sum(0), dgate
+
+
+def swiglu(pre_M2F: Tensor) -> Tensor:
+    """Return SiLU(gate) x up of [M, gate|up]."""
+    pre = pre_M2F.contiguous()
+    act = pre.new_empty(pre.shape[0], pre.shape[1] // 2)
+    _call("swiglu", pre, act.shape[0], act.shape[1], act)
+    return act
+
+
+def swiglu_backward(pre_M2F: Tensor, dact_MF: Tensor) -> Tensor:
+    """Return the gradient of [M, gate|up]."""
+    dpre = torch.empty_like(pre_M2F)
+    _call("swiglu_backward", pre_M2F, dact_MF, dact_MF.shape[0], dact_MF.shape[1], dpre)
+    return dpre
+
+
+def silu_heads(x_BTE: Tensor, heads: int, padded: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return SiLU of q, k, v, each [B, H, padded, D], of [B, T, H x (q|k|v) x D]."""
+    batch, tokens, width = x_BTE.shape
+    dim = width // (3 * heads)
+    out = x_BTE.new_empty(3, batch, heads, padded, dim)
+    q, k, v = out.unbind(0)
+    _call("silu_heads", x_BTE, _stride(x_BTE), batch, tokens, padded, heads, dim, q, k, v)
+    return q, k, v
+
+
+def silu_heads_backward(x_BTE: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, heads: int) -> Tensor:
+    """Return the gradient of the input from those of q, k, v [B, H, padded, D]."""
+    batch, tokens, width = x_BTE.shape
+    padded, dim = dq.shape[-2], dq.shape[-1]
+    dx = x_BTE.new_empty(batch, tokens, width)
+    _call(
+        "silu_heads_backward", x_BTE, _stride(x_BTE), dq, dk, dv, batch, tokens, padded, heads, dim,
+        dx,
+    )  # fmt: skip
+    return dx
+
+
+def lightning_step(
+    qkvg_RE: Tensor, decay_H: Tensor, weight_W: Tensor, eps: float, state_RHDD: Tensor
+) -> Tensor:
+    """Advance the states in place by one token; return the gated, normed output [R, W]."""
+    rows, heads, dim, _ = state_RHDD.shape
+    y = qkvg_RE.new_empty(rows, heads * dim)
+    _call(
+        "lightning_step", qkvg_RE.contiguous(), decay_H, weight_W, eps, rows, heads, dim,
+        state_RHDD, y,
+    )  # fmt: skip
+    return y
+
+
+def add_norm(
+    update_RX: Tensor, base_RX: Tensor, alpha: float, weight_X: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return update + alpha x base, written over `update`, and its norm."""
+    y = torch.empty_like(update_RX)
+    rows, width = update_RX.shape
+    _call("add_norm", update_RX, base_RX, alpha, weight_X, eps, rows, width, update_RX, y)
+    return update_RX, y
+
+
+def route(logits_NE: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return weights and experts [N, K], slots [N, K], source tokens [M], and run ends [E]."""
+    tokens, experts = logits_NE.shape
+    weights = logits_NE.new_empty(tokens, top_k)
+    chosen = torch.empty(tokens, top_k, dtype=torch.int64)
+    slots, source = torch.empty_like(chosen), chosen.new_empty(tokens * top_k)
+    ends = torch.empty(experts, dtype=torch.int32)
+    _call("route", logits_NE, tokens, experts, top_k, weights, chosen, slots, source, ends)
+    return weights, chosen, slots, source, ends
+
+
+def combine(
+    y_MX: Tensor, weights_NK: Tensor, slots_NK: Tensor, base_NX: Tensor | None, alpha: float
+) -> Tensor:
+    """Return each token's weighted sum of its experts' outputs, plus alpha x base."""
+    tokens, top_k = weights_NK.shape
+    out = y_MX.new_empty(tokens, y_MX.shape[1])
+    base = None if base_NX is None else base_NX.contiguous()
+    _call("combine", y_MX, weights_NK, slots_NK, base, alpha, tokens, top_k, y_MX.shape[1], out)
+    return out
