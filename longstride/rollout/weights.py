@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from longstride.errors import GeneratorError
@@ -12,6 +13,7 @@ from longstride.model.huggingface import save_huggingface
 from longstride.model.hybrid import HybridModel
 
 SHARED_MEMORY = Path("/dev/shm")
+_PREFIX = "longstride-weights-"
 _ROOM = 3
 """Folders must fit so many times: the one in use, the one being written, and some air."""
 
@@ -31,8 +33,9 @@ class WeightFolders:
             parent = Path(directory)
             parent.mkdir(parents=True, exist_ok=True)
         else:
+            _remove_orphans()
             parent = _parent_with_room(model)
-        self.root = Path(tempfile.mkdtemp(prefix="longstride-weights-", dir=parent))
+        self.root = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
         # mkdtemp is private to this user; a server at a URL may run as another.
         if directory is not None:
             self.root.chmod(0o755)
@@ -68,6 +71,29 @@ class WeightFolders:
     def remove(self) -> None:
         """Remove everything."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _remove_orphans() -> None:
+    """Remove the folders of processes that were killed before they could."""
+    for parent in (SHARED_MEMORY, Path(tempfile.gettempdir())):
+        for folder in parent.glob(f"{_PREFIX}*-*"):
+            owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+            if not owner.isdigit() or _alive(int(owner)):
+                continue
+            # Another task may be tidying up as well; folders of other users stay.
+            with suppress(FileNotFoundError):
+                if folder.stat().st_uid == os.getuid():
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _parent_with_room(model: HybridModel) -> Path:

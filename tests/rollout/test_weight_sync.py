@@ -1,6 +1,8 @@
 """A weight update that did not work is noticed before anything is sampled."""
 
 import json
+import os
+import subprocess
 
 import pytest
 import torch
@@ -191,6 +193,21 @@ def test_weights_go_to_the_temporary_folder_where_shared_memory_is_small(tmp_pat
     monkeypatch.setattr(weights_module.tempfile, "tempdir", str(tmp_path))
     folders = WeightFolders(dense_policy())
     assert folders.root.parent == tmp_path
+    folders.remove()
+
+
+def test_folders_that_a_killed_process_left_in_memory_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(weights_module, "SHARED_MEMORY", tmp_path)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    orphan, ours, foreign = (
+        tmp_path / f"longstride-weights-{name}"
+        for name in (f"{dead.pid}-x", f"{os.getpid()}-x", "y")
+    )
+    for folder in (orphan, ours, foreign):
+        (folder / "v1").mkdir(parents=True)
+    folders = WeightFolders(dense_policy())
+    assert not orphan.exists() and ours.exists() and foreign.exists()
     folders.remove()
 
 
