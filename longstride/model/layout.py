@@ -15,7 +15,7 @@ from torch import Tensor
 class ChunkLayout:
     """How a row of T tokens is cut into n chunks of C tokens for lightning attention.
 
-    The four masks are None when every row is one document: causality alone is then enough.
+    The masks are None when every row is one document: causality alone is then enough.
     """
 
     tokens: int
@@ -32,6 +32,8 @@ class ChunkLayout:
     """1 where a token belongs to the document that the outgoing state belongs to."""
     carries_Bn: Tensor | None = None
     """1 where the chunk's outgoing state still belongs to the document of the incoming one."""
+    segments_BT: Tensor | None = None
+    """Document index of each token, for kernels that want boundaries in another form."""
 
     @property
     def padded(self) -> int:
@@ -80,6 +82,7 @@ def chunk_layout(tokens: int, chunk: int, segments_BT: Tensor | None = None) -> 
         reads_BnC=(seg_BnC == before_Bn[..., None]).float(),
         writes_BnC=(seg_BnC == last_Bn[..., None]).float(),
         carries_Bn=(before_Bn == last_Bn).float(),
+        segments_BT=segments_BT,
     )
 
 

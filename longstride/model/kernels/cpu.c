@@ -132,8 +132,8 @@ void swiglu_backward(const float *pre, const float *dact, int64_t rows, int64_t 
 }
 
 /* [B, T, (H, q|k|v, D)] -> silu -> q, k, v, each [B, H, P, D]; zero from T to P.
-   Rows of the input are `stride` apart. */
-void silu_heads(const float *x, int64_t stride, int64_t batch, int64_t tokens, int64_t padded,
+   Tokens of the input are `stride` apart, its rows `row` apart. */
+void silu_heads(const float *x, int64_t stride, int64_t row, int64_t batch, int64_t tokens, int64_t padded,
                 int64_t heads, int64_t dim, float *q, float *k, float *v) {
     float *out[3] = {q, k, v};
 #pragma omp parallel for collapse(2) schedule(static) if (batch * tokens * heads * dim > SMALL)
@@ -141,7 +141,7 @@ void silu_heads(const float *x, int64_t stride, int64_t batch, int64_t tokens, i
         for (int64_t h = 0; h < heads; h++)
             for (int64_t part = 0; part < 3; part++) {
                 float *to = out[part] + (b * heads + h) * padded * dim;
-                const float *from = x + b * tokens * stride + (h * 3 + part) * dim;
+                const float *from = x + b * row + (h * 3 + part) * dim;
                 for (int64_t t = 0; t < tokens; t++)
                     for (int64_t d = 0; d < dim; d++)
                         to[t * dim + d] = from[t * stride + d] * sigmoid(from[t * stride + d]);
@@ -149,11 +149,10 @@ void silu_heads(const float *x, int64_t stride, int64_t batch, int64_t tokens, i
             }
 }
 
-/* dx[B, T, (H, q|k|v, D)] from the gradients of q, k, v and the input x before its silu; rows of x
-   are `stride` apart, those of dx are not. */
-void silu_heads_backward(const float *x, int64_t stride, const float *dq, const float *dk,
+/* dx[B, T, (H, q|k|v, D)] from the gradients of q, k, v and the input x before its silu. */
+void silu_heads_backward(const float *x, int64_t stride, int64_t row, const float *dq, const float *dk,
                          const float *dv, int64_t batch, int64_t tokens, int64_t padded,
-                         int64_t heads, int64_t dim, float *dx) {
+                         int64_t heads, int64_t dim, float *dx, int64_t dstride, int64_t drow) {
     const float *in[3] = {dq, dk, dv};
 #pragma omp parallel for collapse(2) schedule(static) if (batch * tokens * heads * dim > SMALL)
     for (int64_t b = 0; b < batch; b++)
@@ -162,8 +161,8 @@ void silu_heads_backward(const float *x, int64_t stride, const float *dq, const 
                 const float *g = in[part] + (b * heads + h) * padded * dim;
                 int64_t column = (h * 3 + part) * dim;
                 for (int64_t t = 0; t < tokens; t++) {
-                    const float *xr = x + (b * tokens + t) * stride + column;
-                    float *to = dx + (b * tokens + t) * heads * 3 * dim + column;
+                    const float *xr = x + b * row + t * stride + column;
+                    float *to = dx + b * drow + t * dstride + column;
                     for (int64_t d = 0; d < dim; d++) {
                         float open = sigmoid(xr[d]);
                         to[d] = g[t * dim + d] * open * (1.0f + xr[d] * (1.0f - open));

@@ -100,25 +100,36 @@ def swiglu_backward(pre_M2F: Tensor, dact_MF: Tensor) -> Tensor:
 
 
 def silu_heads(x_BTE: Tensor, heads: int, padded: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return SiLU of q, k, v, each [B, H, padded, D], of [B, T, H x (q|k|v) x D]."""
+    """Return SiLU of q, k, v, each [B, H, padded, D], of [B, T, H x (q|k|v) x D].
+
+    `x_BTE` may be a slice of wider rows or of longer sequences.
+    """
     batch, tokens, width = x_BTE.shape
     dim = width // (3 * heads)
     out = x_BTE.new_empty(3, batch, heads, padded, dim)
     q, k, v = out.unbind(0)
-    _call("silu_heads", x_BTE, _stride(x_BTE), batch, tokens, padded, heads, dim, q, k, v)
+    _call(
+        "silu_heads", x_BTE, *_steps(x_BTE), batch, tokens, padded, heads, dim, q, k, v
+    )  # fmt: skip
     return q, k, v
 
 
-def silu_heads_backward(x_BTE: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, heads: int) -> Tensor:
-    """Return the gradient of the input from those of q, k, v [B, H, padded, D]."""
-    batch, tokens, width = x_BTE.shape
+def silu_heads_backward(
+    x_BTE: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, heads: int, out_BTE: Tensor
+) -> None:
+    """Write the gradient of the input from those of q, k, v [B, H, padded, D] into `out_BTE`."""
+    batch, tokens, _ = x_BTE.shape
     padded, dim = dq.shape[-2], dq.shape[-1]
-    dx = x_BTE.new_empty(batch, tokens, width)
     _call(
-        "silu_heads_backward", x_BTE, _stride(x_BTE), dq, dk, dv, batch, tokens, padded, heads, dim,
-        dx,
+        "silu_heads_backward", x_BTE, *_steps(x_BTE), dq, dk, dv, batch, tokens, padded, heads, dim,
+        out_BTE, *_steps(out_BTE),
     )  # fmt: skip
-    return dx
+
+
+def _steps(x_BTE: Tensor) -> tuple[int, int]:
+    """Return the distances of tokens and of rows of [B, T, E], which is dense inside a token."""
+    assert x_BTE.stride(2) == 1
+    return x_BTE.stride(1), x_BTE.stride(0)
 
 
 def lightning_step(
