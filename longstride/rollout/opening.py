@@ -33,7 +33,10 @@ def open_generator(recipe: Recipe, model: HybridModel, beside: Path) -> Iterator
         yield NativeGenerator(model, rollout.max_batch)
         return
     options = ServerOptions(
-        max_model_len=recipe.extension[-1].window, max_batch=rollout.max_batch, seed=recipe.seed
+        max_model_len=recipe.extension[-1].window,
+        max_batch=rollout.max_batch,
+        seed=recipe.seed,
+        on_cpu=model.embed.weight.device.type == "cpu",
     )
     with VllmGenerator(rollout.generator, options, beside.parent / LOG) as generator:
         yield generator

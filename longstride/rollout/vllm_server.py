@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,7 +19,11 @@ from schemas.generators import VllmGeneratorConfig
 
 PYTHON_VARIABLE = "LONGSTRIDE_VLLM_PYTHON"
 DEFAULT_PYTHON = Path(".venv-vllm", "bin", "python")
+_PREFILL_TOKENS = 4096
 _TAIL_LINES = 15
+_TAIL_BYTES = 1 << 23
+_CAUSES = 3
+_ERROR = re.compile(r"(?:ERROR .*\] |^)(\w+(?:Error|Exception): .+)")
 _BETWEEN_LOOKS_SECONDS = 0.5
 _NOTICE_SECONDS = 3.0
 
@@ -33,6 +38,8 @@ class ServerOptions:
     """Sequences that it decodes together."""
     seed: int
     """Seed of the server; every request carries its own."""
+    on_cpu: bool
+    """Whether the server computes on a CPU."""
 
 
 class VllmServer:
@@ -157,12 +164,17 @@ def server_arguments(
         # No sampling defaults from the model's folder.
         "--generation-config": "vllm",
     }
+    if options.on_cpu:
+        # A prompt that is read in parts makes the CPU build of 0.32 fail: it then sets back the
+        # generator of a seeded request, which torch cannot do on a CPU.
+        flags["--max-num-batched-tokens"] = max(_PREFILL_TOKENS, options.max_model_len)
     switches = ["--skip-tokenizer-init", "--enforce-eager", "--disable-uvicorn-access-log"]
     return [
         "-m",
         "vllm.entrypoints.openai.api_server",
         *(text for name, value in flags.items() for text in (name, str(value))),
         *switches,
+        *(["--no-enable-chunked-prefill"] if options.on_cpu else []),
         *config.arguments,
     ]
 
@@ -191,9 +203,15 @@ def _free_port() -> int:
 
 
 def _tail(path: Path) -> str:
-    """Return the last lines of a log."""
+    """Return the errors that a log names first, which are the causes, and its last lines.
+
+    One failure of an engine is followed by thousands of lines of its consequences.
+    """
     with path.open("rb") as stream:
         stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, stream.tell() - 8192))
+        stream.seek(max(0, stream.tell() - _TAIL_BYTES))
         lines = stream.read().decode("utf-8", "replace").splitlines()
-    return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (empty)"
+    found = (_ERROR.search(line) for line in lines[:-_TAIL_LINES])
+    causes = list(dict.fromkeys(match.group(1) for match in found if match))[:_CAUSES]
+    shown = [*causes, "..."] if causes else []
+    return "\n".join(f"  {line}" for line in [*shown, *lines[-_TAIL_LINES:]]) or "  (empty)"

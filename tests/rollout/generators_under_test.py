@@ -26,7 +26,7 @@ class Subject:
 
 def vllm_generator(log: Path, max_batch: int = 64, **choices: object) -> VllmGenerator:
     """A generator with short sequences; `choices` go to the recipe's `rollout.generator`."""
-    options = ServerOptions(max_model_len=LONGEST, max_batch=max_batch, seed=0)
+    options = ServerOptions(max_model_len=LONGEST, max_batch=max_batch, seed=0, on_cpu=True)
     return VllmGenerator(VllmGeneratorConfig.model_validate(choices), options, log)
 
 

@@ -39,6 +39,16 @@ def test_long_samples_keep_exact_logprobs(subject: Subject) -> None:
     assert sample.logprobs == pytest.approx(picked.tolist(), abs=TOLERANCE)
 
 
+def test_many_long_prompts_at_once_are_read_in_full(subject: Subject) -> None:
+    """More prompt tokens than a server reads in one step."""
+    prompts = [[(7 * row + 5 * column) % VOCAB for column in range(300)] for row in range(16)]
+    groups = subject.generator.generate(prompts, 1, plain(3), seed=0)
+    for prompt, (sample,) in zip(prompts, groups, strict=True):
+        logp = full_logits(subject.model, prompt, sample.tokens).log_softmax(-1)
+        picked = logp.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
+        assert sample.logprobs == pytest.approx(picked.tolist(), abs=TOLERANCE)
+
+
 def test_equal_seeds_give_equal_samples_and_others_do_not(subject: Subject) -> None:
     first = subject.generator.generate(PROMPTS, 4, plain(), seed=7)
     assert near(subject.generator.generate(PROMPTS, 4, plain(), seed=7), first)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from longstride.rollout.vllm_server import (
 from schemas.generators import VllmGeneratorConfig
 
 DOUBLE = Path(__file__).with_name("fake_vllm.py")
-OPTIONS = ServerOptions(max_model_len=64, max_batch=8, seed=0)
+OPTIONS = ServerOptions(max_model_len=64, max_batch=8, seed=0, on_cpu=True)
 
 
 def script(path: Path, text: str) -> str:
@@ -138,8 +139,9 @@ def test_a_killed_trainer_leaves_no_server(tmp_path):
         "from longstride.rollout.vllm_server import ServerOptions, VllmServer\n"
         "from schemas.generators import VllmGeneratorConfig\n"
         "here = Path(sys.argv[1])\n"
-        "server = VllmServer(VllmGeneratorConfig(python=sys.argv[2]), ServerOptions(64, 8, 0),\n"
-        "    here / 'model', here / 'vllm.log')\n"
+        "config = VllmGeneratorConfig(python=sys.argv[2])\n"
+        "options = ServerOptions(64, 8, 0, True)\n"
+        "server = VllmServer(config, options, here / 'model', here / 'vllm.log')\n"
         "server.wait_until_up()\n"
         "print(server._process.pid, flush=True)\n"
         "time.sleep(60)\n"
@@ -204,6 +206,28 @@ def test_the_server_reports_logprobs_after_temperature_and_takes_the_users_argum
     assert (pairs["--model"], pairs["--port"]) == (str(tmp_path), "4321")
     assert (pairs["--max-model-len"], pairs["--max-num-seqs"]) == ("64", "8")
     assert pairs["--dtype"] == "bfloat16" and arguments[-2:] == ["--swap-space", "0"]
+
+
+def test_prompts_are_read_whole_on_a_cpu_and_in_parts_on_a_gpu(tmp_path):
+    long = replace(OPTIONS, max_model_len=10_000)
+    arguments = list(server_arguments(VllmGeneratorConfig(), long, tmp_path, 1))
+    assert "--no-enable-chunked-prefill" in arguments
+    assert arguments[arguments.index("--max-num-batched-tokens") + 1] == "10000"
+    on_gpu = server_arguments(VllmGeneratorConfig(), replace(long, on_cpu=False), tmp_path, 1)
+    assert not {"--no-enable-chunked-prefill", "--max-num-batched-tokens"} & set(on_gpu)
+
+
+def test_the_cause_is_shown_though_its_consequences_fill_the_log(tmp_path):
+    python = script(
+        tmp_path / "python",
+        "echo '(Worker pid=1) ERROR 11-30 [x.py:9] RuntimeError: no such kernel'\n"
+        "for i in $(seq 400); do echo '(API pid=2) ERROR 11-30 [y.py:5]   File z'; done\nexit 1",
+    )
+    with (
+        vllm_generator(tmp_path / "vllm.log", python=python) as generator,
+        pytest.raises(GeneratorError, match=r"ends:\n  RuntimeError: no such kernel\n  \.\.\.\n"),
+    ):
+        generator.sync(dense_policy(), 0)
 
 
 def test_the_servers_environment_is_its_own_but_keeps_what_the_user_set(monkeypatch):
