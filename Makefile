@@ -18,10 +18,11 @@ VLLM_PACKAGE ?= $(if $(shell command -v nvidia-smi),vllm==0.33.0,--no-deps -r in
 VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm run test test-slow test-vllm lint format type compile schema lock bench clean
+.PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm lint format type compile schema \
+  lock clean bench bench-model bench-engine bench-gpu fp32-head
 
 help:  ## Show this list.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Create the virtual environment with everything pinned.
 
@@ -75,6 +76,21 @@ compile: $(READY)  ## Compile every shipped recipe to pipelines/compiled/, and r
 bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints ratios.
 	$(BIN)/python benchmarks/executor_overhead.py
 	$(BIN)/python benchmarks/model_speed.py
+
+bench-model: $(READY)  ## Our model beside transformers' MiniMax: training, decoding, rollout, lightning.
+	$(BIN)/python -W ignore benchmarks/model_speed.py
+
+bench-gpu: $(READY)  ## Training, rollout and kernel throughput on one GPU, under six minutes.
+	$(BIN)/python benchmarks/gpu.py
+
+test-gpu: $(READY)  ## The tests that need an accelerator.
+	$(BIN)/python -m pytest -m gpu $(TEST_ARGS)
+
+fp32-head: $(READY)  ## The fp32-head experiment: docs/experiments/fp32-head.md.
+	$(BIN)/python benchmarks/fp32_head.py
+
+bench-engine: $(READY)  ## Measure a training step with plain torch and with DeepSpeed, ZeRO 0 to 3.
+	$(BIN)/python benchmarks/engine_cost.py
 
 lock: $(READY)  ## Resolve constraints.txt anew.
 	{ echo "# Exact versions of everything, resolved together for Python 3.11 (make lock). Installing"; \

@@ -1,129 +1,238 @@
-"""Model speed beside transformers' MiniMax class, in one run on identical sizes.
+"""Our model beside transformers' MiniMax class, in one run, on the same weights.
 
-Reports tokens per CPU-second at one thread (the machine may be shared) as medians over repeats,
-alternating the two, and their ratio.
+Training, decoding, a rollout with ragged lengths, and the lightning layer alone. Prints tables with
+the floors that we hold ourselves to; `--json` prints the numbers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
+from side_by_side import (
+    CONFIG,
+    HEADER,
+    Measured,
+    compare,
+    forward_flops,
+    our_model,
+    peak_flops,
+    their_cache,
+    their_model,
+    uncompiled,
+)
+from torch import Tensor
 
-from longstride.model.architectures import settings_of
+from longstride.model.decoding import decode_step, prefill
 from longstride.model.hybrid import HybridModel
+from longstride.model.layout import chunk_layout
 from longstride.model.logprobs import token_logprobs
-from longstride.model.names import to_transformers
-from longstride.rollout.native import NativeGenerator
+from longstride.recipe.sizes import training_flops
+from longstride.rollout import native
 from longstride.rollout.protocol import SamplingSettings
-from schemas.model import ModelConfig
 
-CONFIG = ModelConfig(
-    vocab_size=512, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16, rotary_dim=16,
-    num_experts=4, experts_per_token=2, expert_hidden_size=96,
-)  # fmt: skip
-PROMPT_TOKENS = 20
+TRAINING = ((16, 256), (4, 1024), (1, 4096), (1, 16_384))
+BATCHES = (1, 16, 64, 256)
+LENGTHS = (1024, 4096, 16_384, 65_536)
+PROMPTS, SAMPLES, LONGEST = 16, 8, 256
+FLOORS = {
+    "train 16 x 256": 1.3,
+    "train 1 x 16384": 1.3,
+    "decode, 64 rows": 2.3,
+    "rollout": 6.0,
+    "lightning 65536": 8.0,
+}
+"""Least ratio to transformers."""
 
 
 def main() -> None:
-    """Measure, print a table and, with --json, a JSON object."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--only", choices=["train", "decode", "rollout", "lightning"])
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    model = HybridModel(CONFIG)
-    model.initialise(0)
-    reference = _reference(model)
-    rows = [
-        _compare("train 64 x 32", _train_ours(model, 64, 32), _train_theirs(reference, 64, 32),
-                 64 * 32, arguments.repeats),
-        _compare("train 4 x 512", _train_ours(model, 4, 512), _train_theirs(reference, 4, 512),
-                 4 * 512, arguments.repeats),
-        _compare("generate 64 x 48", _generate_ours(model, 64, 48),
-                 _generate_theirs(reference, 64, 48), 64 * 48, arguments.repeats),
-    ]  # fmt: skip
+    torch.manual_seed(0)
+    ours = our_model()
+    theirs = their_model(ours)
+    peak = peak_flops()
+    parts: dict[str, Callable[[HybridModel, Any, int], Iterator[Measured]]] = {
+        "train": training, "decode": decoding, "rollout": rollout, "lightning": lightning,
+    }  # fmt: skip
+    if not arguments.json:
+        print(f"matrix-product peak of one core: {peak / 1e9:.0f} GFLOP/s (fp32)\n{HEADER}")
+    measured = []
+    for name, part in parts.items():
+        for row in part(ours, theirs, arguments.repeats) if arguments.only in (None, name) else ():
+            measured.append(row)
+            if not arguments.json:
+                print(row.row(peak), flush=True)
     if arguments.json:
-        print(json.dumps(rows, indent=1))
-        return
-    print(f"{'tokens per CPU-second':24} {'longstride':>12} {'transformers':>13} {'ratio':>7}")
-    for row in rows:
-        print(f"{row['what']:24} {row['ours']:12,.0f} {row['theirs']:13,.0f} {row['ratio']:7.2f}")
+        print(json.dumps({"peak_flops": peak, "measured": [asdict(m) for m in measured]}, indent=1))
+    else:
+        _print_floors(measured)
 
 
-def _reference(model: HybridModel) -> torch.nn.Module:
-    """The same weights in transformers' class."""
-    from transformers import MiniMaxConfig, MiniMaxForCausalLM
-
-    reference = MiniMaxForCausalLM(MiniMaxConfig(**settings_of(CONFIG)))
-    weights = {name: tensor.detach() for name, tensor in to_transformers(model).items()}
-    # Its decay tables are buffers that it computes itself; every weight must find its place.
-    if unknown := reference.load_state_dict(weights, strict=False).unexpected_keys:
-        raise ValueError(f"transformers' class has no place for {unknown}")
-    return reference
-
-
-def _compare(
-    what: str, ours: Callable[[], None], theirs: Callable[[], None], tokens: int, repeats: int
-) -> dict[str, float | str]:
-    """Alternate the two; the ratio is of medians."""
-    times: tuple[list[float], list[float]] = ([], [])
-    ours()
-    theirs()
-    for _ in range(repeats):
-        for run, found in zip((ours, theirs), times, strict=True):
-            begun = time.process_time()
-            run()
-            found.append(time.process_time() - begun)
-    mine, other = (tokens / statistics.median(found) for found in times)
-    return {"what": what, "ours": mine, "theirs": other, "ratio": mine / other}
+def _print_floors(measured: list[Measured]) -> None:
+    print("\nfloors (ratio to transformers)")
+    for row in measured:
+        if row.what in FLOORS:
+            ratio = row.rates["longstride"] / row.rates["transformers"]
+            verdict = "met" if ratio >= FLOORS[row.what] else "MISSED"
+            print(f"  {row.what:24} {ratio:6.2f}  floor {FLOORS[row.what]:.1f}  {verdict}")
+    costs = {r.what: 1 / r.rates["longstride"] for r in measured if r.what.startswith("lightning")}
+    if costs:
+        spread = max(costs.values()) / min(costs.values())
+        print(f"  lightning cost a token, longest to shortest: at most {spread:.2f} x  floor 1.20")
 
 
-def _train_ours(model: HybridModel, rows: int, window: int) -> Callable[[], None]:
-    tokens = torch.randint(8, CONFIG.vocab_size, (rows, window))
-
-    def run() -> None:
-        logp, _ = token_logprobs(model, model(tokens).hidden_BTD[:, :-1], tokens[:, 1:])
-        (-logp.mean()).backward()
-        model.zero_grad()
-
-    return run
+def _implementations(
+    ours: Callable[[], object], theirs: Callable[[], object]
+) -> dict[str, Callable[[], object]]:
+    return {"longstride": ours, "longstride, no C": uncompiled(ours), "transformers": theirs}
 
 
-def _train_theirs(reference: torch.nn.Module, rows: int, window: int) -> Callable[[], None]:
-    tokens = torch.randint(8, CONFIG.vocab_size, (rows, window))
+def training(model: HybridModel, reference: Any, repeats: int) -> Iterator[Measured]:
+    """Forward and backward of next-token loss; tokens a CPU second."""
+    for rows, window in TRAINING:
+        tokens = torch.randint(8, CONFIG.vocab_size, (rows, window))
 
-    def run() -> None:
-        reference(tokens, labels=tokens, use_cache=False).loss.backward()
-        reference.zero_grad()
+        def ours(tokens: Tensor = tokens) -> None:
+            logp, _ = token_logprobs(model, model(tokens).hidden_BTD[:, :-1], tokens[:, 1:])
+            (-logp.mean()).backward()
+            model.zero_grad()
 
-    return run
+        def theirs(tokens: Tensor = tokens) -> None:
+            reference(tokens, labels=tokens, use_cache=False).loss.backward()
+            reference.zero_grad()
 
-
-def _generate_ours(model: HybridModel, rows: int, new: int) -> Callable[[], None]:
-    prompts = torch.randint(8, CONFIG.vocab_size, (rows, PROMPT_TOKENS)).tolist()
-    generator = NativeGenerator(model, max_batch=rows)
-
-    def run() -> None:
-        generator.generate(prompts, 1, SamplingSettings(max_new_tokens=new), seed=0)
-
-    return run
+        flops = training_flops(CONFIG, 1, window)
+        what = f"train {rows} x {window}"
+        yield compare(what, _implementations(ours, theirs), rows * window, flops, repeats)
 
 
-def _generate_theirs(reference: torch.nn.Module, rows: int, new: int) -> Callable[[], None]:
-    prompts = torch.randint(8, CONFIG.vocab_size, (rows, PROMPT_TOKENS))
+def decoding(model: HybridModel, reference: Any, repeats: int) -> Iterator[Measured]:
+    """One token a row from a cache of some tens of tokens, logits included; tokens a CPU second."""
+    steps, prompt = 16, 16
+    for rows in BATCHES:
+        prompts = torch.randint(8, CONFIG.vocab_size, (rows, prompt))
+        token = torch.randint(8, CONFIG.vocab_size, (rows,))
+        with torch.inference_mode():
+            state = prefill(model, prompts, torch.full((rows,), prompt))
+        cache = their_cache(model)
+        with torch.inference_mode():
+            reference(prompts, past_key_values=cache, use_cache=True)
 
-    def run() -> None:
-        with torch.no_grad():
-            reference.generate(  # type: ignore[operator]
-                prompts, max_new_tokens=new, min_new_tokens=new, do_sample=True, top_k=0
+        def ours(state: Any = state, token: Tensor = token) -> None:
+            with torch.inference_mode():
+                for _ in range(steps):
+                    decode_step(model, state, token)
+                    model.logits(state.hidden_RX)
+
+        def theirs(cache: Any = cache, token: Tensor = token) -> None:
+            with torch.inference_mode():
+                for _ in range(steps):
+                    position = torch.full((len(token), 1), cache.get_seq_length())
+                    reference(
+                        token[:, None], past_key_values=cache, position_ids=position, use_cache=True
+                    )
+
+        what = f"decode, {rows} rows"
+        flops = forward_flops(2 * prompt)
+        yield compare(what, _implementations(ours, theirs), rows * steps, flops, repeats)
+
+
+def ragged_lengths() -> np.ndarray:
+    """Answer lengths of all samples: log-normal, mean about 62, at most 256 tokens."""
+    drawn = np.random.default_rng(0).lognormal(mean=3.8, sigma=0.85, size=PROMPTS * SAMPLES)
+    return np.clip(drawn.round(), 4, LONGEST).astype(int)
+
+
+def rollout(model: HybridModel, reference: Any, repeats: int) -> Iterator[Measured]:
+    """16 prompts x 8 samples that end at given lengths; useful tokens a CPU second."""
+    rng = np.random.default_rng(1)
+    prompts = [
+        rng.integers(8, CONFIG.vocab_size, n).tolist() for n in rng.integers(40, 129, PROMPTS)
+    ]
+    lengths = ragged_lengths()
+
+    class Ending(native._Batch):
+        """Ends each sample at its given length, as a stop token would."""
+
+        def _record(self, drawn: Any) -> None:
+            super()._record(drawn)
+            reached = self.count_R[: self.used].numpy() >= lengths[self.job_R[: self.used]]
+            self.reason_R[: self.used][torch.from_numpy(reached)] = 0
+
+    def ours() -> None:
+        with mock.patch.object(native, "_Batch", Ending):
+            generator = native.NativeGenerator(model, max_batch=64)
+            groups = generator.generate(
+                prompts, SAMPLES, SamplingSettings(max_new_tokens=LONGEST), seed=0
             )
+        made = [len(sample.tokens) for group in groups for sample in group]
+        if made != lengths.tolist():
+            raise AssertionError("the samples do not have the lengths asked for")
 
-    return run
+    functions = _implementations(ours, lambda: _their_rollout(model, reference, prompts, lengths))
+    few = max(1, repeats // 2)
+    yield compare("rollout", functions, float(lengths.sum()), forward_flops(128), few)
+
+
+def _their_rollout(
+    model: HybridModel, reference: Any, prompts: list[list[int]], lengths: np.ndarray
+) -> None:
+    """`generate` with left padding; rows that ended idle along until the longest has."""
+    from transformers import StoppingCriteria
+
+    width = max(map(len, prompts))
+    tokens = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+    wanted = torch.from_numpy(lengths)
+
+    class Ending(StoppingCriteria):  # type: ignore[misc]
+        def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+            return input_ids.shape[1] - width >= wanted
+
+    with torch.inference_mode():
+        reference.generate(
+            tokens, attention_mask=mask, past_key_values=their_cache(model), do_sample=True,
+            top_k=0, num_return_sequences=SAMPLES, max_new_tokens=LONGEST,
+            stopping_criteria=[Ending()],
+        )  # fmt: skip
+
+
+def lightning(model: HybridModel, reference: Any, repeats: int) -> Iterator[Measured]:
+    """The lightning operator alone, forward and backward; tokens a CPU second.
+
+    Theirs includes its four projections, which ours is given too.
+    """
+    layer = 1
+    theirs_layer = reference.model.layers[layer].self_attn
+    ours_layer: Any = model.blocks[layer].attention  # type: ignore[union-attr]
+    for tokens in LENGTHS:
+        x = torch.randn(1, tokens, CONFIG.hidden_size, requires_grad=True)
+        layout = chunk_layout(tokens, CONFIG.lightning_chunk)
+
+        def ours(x: Tensor = x, layout: Any = layout) -> None:
+            ours_layer(x, layout).sum().backward()
+            x.grad = None
+
+        def theirs(x: Tensor = x) -> None:
+            theirs_layer(x, position_embeddings=None, attention_mask=None)[0].sum().backward()
+            x.grad = None
+
+        few = 1 if tokens > 20_000 else repeats
+        flops = 6.0 * 5 * CONFIG.hidden_size**2 + 12 * CONFIG.hidden_size * CONFIG.head_dim
+        what = f"lightning {tokens}"
+        yield compare(what, _implementations(ours, theirs), tokens, flops, few)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ LongstrideError
 ├── GeneratorError         the sampling server did not start, answer in time, or answer sensibly
 ├── QualityGateBlocked     a gate measured the data and refused it
 ├── GateCouldNotRun        a gate could not measure; never the same thing as a refusal
+├── EngineError            a rank process of a training engine failed, or did not come
 └── PipelineError          compiled IR cannot run here, or a run failed
 """
 
@@ -44,6 +45,10 @@ class QualityGateBlocked(LongstrideError):
 
 class GateCouldNotRun(LongstrideError):
     """A gate could not measure its subject. Fails closed, and is never reported as a refusal."""
+
+
+class EngineError(LongstrideError, RuntimeError):
+    """A rank process of a training engine failed, was killed, or did not come in time."""
 
 
 class PipelineError(LongstrideError, RuntimeError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.base import Contract, digest_of
 from schemas.data import DataConfig, TaskFamily
+from schemas.engine import EngineConfig, TorchEngine
 from schemas.generators import VLLM_TEMPERATURES, vllm_obstacle
 from schemas.ladder import LadderConfig
 from schemas.model import ModelConfig, TokenizerConfig
@@ -135,6 +136,8 @@ class Recipe(Contract):
     """Every random stream of the run derives from it."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """Architecture."""
+    engine: EngineConfig = Field(default_factory=TorchEngine)
+    """What trains: plain torch, or DeepSpeed in one or several processes."""
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
     """Tokenizer that is trained on the corpus."""
     data: DataConfig
@@ -163,6 +166,13 @@ class Recipe(Contract):
     """Benchmark."""
     provenance: dict[str, str] = Field(default_factory=dict)
     """Where values come from, by dotted field: disclosed, inherited, borrowed or chosen."""
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _torch_unless_said(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "kind" not in value:
+            return {"kind": "torch", **value}
+        return value
 
     @model_validator(mode="after")
     def _vocabulary_matches(self) -> Self:
@@ -194,6 +204,26 @@ class Recipe(Contract):
                 f"the last ladder window ({longest} tokens) does not fit the extended context "
                 f"({previous_window} tokens) with a prompt; lower ladder.scale or extend further"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _every_rank_has_work(self) -> Self:
+        steps = [
+            ("pretrain", self.pretrain.window, self.pretrain.rows_per_step),
+            ("sft", self.sft.window, self.sft.rows_per_step),
+        ]
+        for number, stage in enumerate(self.extension, start=1):
+            steps.append((f"extension stage {number}", stage.window, stage.rows_per_step))
+        for name, window, rows_per_step in steps:
+            rows = max(1, self.engine.microbatch_tokens // window)
+            microbatches = -(-rows_per_step // rows)
+            if microbatches < self.engine.processes:
+                raise ValueError(
+                    f"a step of {name} has {microbatches} microbatch(es) of {rows} x "
+                    f"{window} tokens for engine.ranks={self.engine.processes}, so ranks "
+                    "would idle; lower engine.microbatch_tokens or engine.ranks, or raise "
+                    "rows_per_step"
+                )
         return self
 
     @model_validator(mode="after")
@@ -235,9 +265,11 @@ class Recipe(Contract):
     def compact(self) -> dict[str, Any]:
         """The recipe without values that equal their defaults; `Recipe(**compact)` restores it."""
         values = self.model_dump(mode="json", exclude_defaults=True)
+        # The discriminator of a union is needed even where it equals a default.
         if "algorithm" in values.get("rl", {}):
-            # The discriminator of a union is needed even where it equals a default.
             values["rl"]["algorithm"]["kind"] = self.rl.algorithm.kind
         if "generator" in values.get("rollout", {}):
             values["rollout"]["generator"]["kind"] = self.rollout.generator.kind
+        if "engine" in values:
+            values["engine"]["kind"] = self.engine.kind
         return values

@@ -11,6 +11,7 @@ from longstride.quality.gate import describe_checks
 from longstride.quality.suites import check_thresholds
 from longstride.recipe.sizes import parameter_counts, training_flops
 from longstride.recipe.stages import extension_names
+from schemas.engine import EngineConfig
 from schemas.recipe import Recipe
 from schemas.verdict import EDGE_TITLES
 
@@ -41,6 +42,7 @@ def plan_lines(recipe: Recipe) -> list[str]:
         f"{recipe.model.block_types.count('softmax')} softmax layers",
         f"memory     {TRAINING_BYTES * total / 2**30:,.2f} GiB for weights, gradients and AdamW "
         "state in fp32, before activations",
+        f"engine     {_engine(recipe.engine)}",
         f"corpus     {recipe.data.characters:,} characters, "
         f"{recipe.data.reasoning_related_share:.0%} reasoning-related",
         "",
@@ -65,6 +67,20 @@ def plan_lines(recipe: Recipe) -> list[str]:
         "gates      (block: stops the run; warn: shown; info: recorded)",
     ]
     return lines + _gate_lines(recipe)
+
+
+def _engine(engine: EngineConfig) -> str:
+    name = "torch, 1 process"
+    if engine.kind == "deepspeed":
+        name = f"DeepSpeed, {engine.ranks} process(es), ZeRO {engine.zero_stage}"
+        name += ", optimizer on the CPU" if engine.offload_optimizer else ""
+    kept = "recomputed" if engine.activation_checkpointing else "kept"
+    every = engine.checkpoint_every_steps
+    return (
+        f"{name}; {engine.dtype} arithmetic; microbatches of {engine.microbatch_tokens:,} tokens, "
+        f"activations {kept}; "
+        + (f"in-progress checkpoint every {every} steps" if every else "no in-progress checkpoints")
+    )
 
 
 def _stages(recipe: Recipe) -> list[tuple[Recipe, str, int, int, int, float]]:

@@ -20,6 +20,11 @@ from schemas.generators import VllmGeneratorConfig
 PYTHON_VARIABLE = "LONGSTRIDE_VLLM_PYTHON"
 DEFAULT_PYTHON = Path(".venv-vllm", "bin", "python")
 _PREFILL_TOKENS = 4096
+# Our own search path and environment, and the trainer's place among its ranks: vLLM has its own.
+_NOT_INHERITED = (
+    "PYTHONPATH", "VIRTUAL_ENV", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
 _TAIL_LINES = 15
 _TAIL_BYTES = 1 << 23
 _CAUSES = 3
@@ -181,7 +186,7 @@ def server_arguments(
 
 def server_environment(config: VllmGeneratorConfig) -> dict[str, str]:
     """Return this process's environment with what vLLM needs; what the user has set stays."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment = {name: v for name, v in os.environ.items() if name not in _NOT_INHERITED}
     defaults = {
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
         # Threads are not tied to cores: the task's thread count holds, and the trainer, which

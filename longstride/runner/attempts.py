@@ -193,6 +193,8 @@ def environment(
         "LONGSTRIDE_RUN_DIR": str(place.run_dir),
         "LONGSTRIDE_TASK_PATH": node.path,
         "LONGSTRIDE_PROGRESS_FILE": str(directory / "progress.json"),
+        # Outlives the attempt: a task that is retried, or resumed, goes on from what lies there.
+        "LONGSTRIDE_RESUME_DIR": str(task_directory(place, node.path) / "in-progress"),
     }
 
 

@@ -8,17 +8,22 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 METRICS_FILE = "metrics.jsonl"
 
 
 class MetricsWriter:
-    """Appends `{"step", "name", "value", "time"}` rows; a line is on disk as soon as written."""
+    """Appends `{"step", "name", "value", "time"}` rows; a line is on disk as soon as written.
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._stream = (directory / METRICS_FILE).open("a", encoding="utf-8", buffering=1)
+    Without a directory it writes nothing: for processes that only help the one that writes.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._stream: IO[str] | None = None
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._stream = (directory / METRICS_FILE).open("a", encoding="utf-8", buffering=1)
         self.last: dict[str, float] = {}
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -32,7 +37,8 @@ class MetricsWriter:
             if not math.isfinite(value):
                 raise ValueError(f"metric {name} at step {step} is {value}; it must be finite")
             row = {"step": step, "name": name, "value": value, "time": now}
-            self._stream.write(json.dumps(row) + "\n")
+            if self._stream is not None:
+                self._stream.write(json.dumps(row) + "\n")
             self.last[name] = value
 
     def __enter__(self) -> Self:
@@ -44,4 +50,5 @@ class MetricsWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stream.close()
+        if self._stream is not None:
+            self._stream.close()

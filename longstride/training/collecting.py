@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from longstride.rewards.scoring import score_answer
 from longstride.rl.advantages import group_advantages
@@ -15,6 +16,9 @@ from longstride.tokens.chat import render_prompt
 from longstride.tokens.tokenizer import Tokenizer
 from schemas.recipe import Recipe
 from schemas.rows import Message, RLPrompt, Rollout
+
+_ROWS = ("kept", "dropped")
+_COUNTS = ("kept_groups", "dropped_groups", "waves")
 
 
 @dataclass
@@ -39,6 +43,19 @@ class Batch:
     def rollouts(self) -> list[Rollout]:
         """Everything that was generated."""
         return self.kept + self.dropped
+
+
+def batch_to_json(batch: Batch) -> dict[str, Any]:
+    """A batch as JSON, for other ranks."""
+    rows = {name: [r.model_dump(mode="json") for r in getattr(batch, name)] for name in _ROWS}
+    counts = {name: getattr(batch, name) for name in _COUNTS}
+    return {**rows, **counts}
+
+
+def batch_from_json(values: dict[str, Any]) -> Batch:
+    """The batch again."""
+    kept, dropped = ([Rollout.model_validate(row) for row in values[name]] for name in _ROWS)
+    return Batch(kept, dropped, **{name: values[name] for name in _COUNTS})
 
 
 def sampling_settings(recipe: Recipe, tokenizer: Tokenizer, window: int) -> SamplingSettings:

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from longstride.errors import RecipeError
 from longstride.model.hybrid import HybridModel
-from longstride.model.logprobs import token_logprobs
 from longstride.recipe.stages import extension_of
-from longstride.store.metrics import MetricsWriter
-from longstride.store.progress import Progress
+from longstride.store.metrics import METRICS_FILE, MetricsWriter
 from longstride.store.seeds import stream_seed
-from longstride.training.checkpoints import open_checkpoint, publish_checkpoint
-from longstride.training.engine import Engine
-from longstride.training.packed import PackedRows, open_packed, step_indices
-from longstride.training.schedules import Schedule, constant, constant_then_decay, cosine
+from longstride.training import resuming
+from longstride.training.checkpoints import Checkpoint, open_checkpoint, publish_checkpoint
+from longstride.training.engines import create_engine, whole_model
+from longstride.training.launching import LanguageRequest, run_in_ranks
+from longstride.training.loop import Log, Loop, Place, Plan, evaluate
+from longstride.training.packed import PackedRows, RowCursor, open_packed
+from longstride.training.ranks import Ranks
+from longstride.training.resuming import InProgress
+from longstride.training.schedules import constant, constant_then_decay, cosine
+from longstride.version import code_digest
 from schemas.artifacts import CheckpointManifest
 from schemas.recipe import Recipe
-from schemas.stages import OptimizerConfig
 
-MICROBATCH_TOKENS = 4096
-"""Activations of about 200 kB a token at width 128 stay below 1 GB."""
 HELD_OUT_SHARE = 1 / 32
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What one stage does with its rows."""
-
-    rows_per_step: int
-    steps: int
-    rate: Schedule
-    optimizer: OptimizerConfig
-    rope_base: float | None = None
 
 
 def initialise(recipe: Recipe, out: Path) -> CheckpointManifest:
@@ -89,103 +78,121 @@ def train_stage(
 ) -> dict[str, float]:
     """Train one stage from a parent checkpoint and publish the result.
 
+    A stage that was killed goes on from its last in-progress checkpoint, and ends with the weights
+    and the metrics of a stage that was not.
+
     Returns:
         Final metrics: training and held-out loss (nats a token), before and after.
 
     Raises:
         DataError: The rows or the parent checkpoint cannot be used.
+        EngineError: A rank process failed for a reason that is not the user's.
     """
+    if recipe.engine.kind == "deepspeed":
+        request = LanguageRequest(
+            recipe=recipe, stage=stage, packed=packed, parent=parent, out=out, metrics=metrics
+        )
+        return run_in_ranks(request, recipe.engine)
+    return train_on_ranks(recipe, stage, packed, parent, out, metrics, Ranks())
+
+
+def train_on_ranks(
+    recipe: Recipe,
+    stage: str,
+    packed: Path,
+    parent: Path,
+    out: Path,
+    metrics: Path,
+    ranks: Ranks,
+) -> dict[str, float]:
+    """The same in this process, one of `ranks.count` that all call it; the first one writes."""
     checkpoint = open_checkpoint(parent)
-    model = checkpoint.model
-    rows = open_packed(packed, model.config.vocab_size)
-    held_out_rows = min(64, max(1, int(rows.rows * HELD_OUT_SHARE))) if rows.rows > 1 else 0
-    training = rows.take(torch.arange(0, rows.rows - held_out_rows))
-    held_out = rows.take(torch.arange(rows.rows - held_out_rows, rows.rows))
+    rows = open_packed(packed, checkpoint.model.config.vocab_size)
+    training, held_out = _split(rows)
     plan = plan_of(recipe, stage, training.rows)
-    if plan.rope_base is not None:
-        model.config = model.config.model_copy(update={"rope_base": plan.rope_base})
-    with MetricsWriter(metrics) as writer:
-        before = evaluate(model, held_out)
-        writer.log(0, {"validation/loss": before})
-        loss = _train(model, training, plan, stream_seed(recipe.seed, stage, "rows"), writer)
-        after = evaluate(model, held_out)
-        writer.log(plan.steps, {"validation/loss": after})
-    final = {"loss": loss, "validation_loss": after, "validation_loss_before": before}
-    tokens = plan.steps * plan.rows_per_step * training.window
-    publish_checkpoint(
-        model,
-        out,
-        stage=stage,
-        step=plan.steps,
-        tokens_seen=checkpoint.manifest.tokens_seen + tokens,
-        recipe_digest=recipe.digest(),
-        parents={"checkpoint": checkpoint.digest, "packed": rows.digest},
-        metrics=final,
+    place = Place(
+        resuming.resume_directory(out),
+        {
+            "stage": stage,
+            "recipe": recipe.digest(),
+            "parent checkpoint": checkpoint.digest,
+            "packed rows": rows.digest,
+            "code": code_digest(),
+        },
+        metrics,
     )
+    found = _find(place, ranks)
+    model = _starting_model(checkpoint, plan, found)
+    engine = create_engine(model, plan.optimizer, recipe.engine, ranks)
+    cursor = RowCursor(training.rows, plan.rows_per_step, stream_seed(recipe.seed, stage, "rows"))
+    with _metrics(metrics, ranks, found) as log:
+        loop = Loop(engine, training, plan, cursor, log, place)
+        if found is not None:
+            loop.restore(found)
+            if ranks.first:
+                print(f"{stage} goes on after step {found.position.step} of {plan.steps}")
+        else:
+            loop.position.validation_before = evaluate(engine, held_out)
+            log(0, {"validation/loss": loop.position.validation_before})
+        loss = loop.run()
+        after = evaluate(engine, held_out)
+        log(plan.steps, {"validation/loss": after})
+    final = {
+        "loss": loss,
+        "validation_loss": after,
+        "validation_loss_before": loop.position.validation_before,
+    }
+    trained = whole_model(engine)
+    if ranks.first:
+        publish_checkpoint(
+            trained,
+            out,
+            stage=stage,
+            step=plan.steps,
+            tokens_seen=checkpoint.manifest.tokens_seen
+            + plan.steps * plan.rows_per_step * training.window,
+            recipe_digest=recipe.digest(),
+            parents={"checkpoint": checkpoint.digest, "packed": rows.digest},
+            metrics=final,
+        )
+        resuming.discard(place.directory)
+    ranks.barrier()
     return final
 
 
-def _train(
-    model: HybridModel, rows: PackedRows, plan: Plan, seed: int, writer: MetricsWriter
-) -> float:
-    """Run all steps; return the mean loss over the last tenth of them."""
-    engine = Engine(model, plan.optimizer)
-    progress = Progress(plan.steps, "steps")
-    tail: list[float] = []
-    indices = step_indices(rows.rows, plan.rows_per_step, plan.steps, seed)
-    for step, index in enumerate(indices):
-        batch = rows.take(index)
-        loss = accumulate(model, batch, engine.backward)
-        rate = plan.rate(step)
-        norm = engine.step(rate, plan.optimizer.grad_clip)
-        writer.log(
-            step,
-            {
-                "train/loss": loss,
-                "train/grad_norm": norm,
-                "train/learning_rate": rate,
-                "train/skipped_steps": engine.skipped_steps,
-            },
-        )
-        if step >= plan.steps * 0.9:
-            tail.append(loss)
-        progress.update(step + 1, f"loss {loss:.3f}")
-    return sum(tail) / max(1, len(tail))
+def _split(rows: PackedRows) -> tuple[PackedRows, PackedRows]:
+    """Training rows, and the last few as held-out rows."""
+    count = min(64, max(1, int(rows.rows * HELD_OUT_SHARE))) if rows.rows > 1 else 0
+    border = rows.rows - count
+    return rows.take(torch.arange(0, border)), rows.take(torch.arange(border, rows.rows))
 
 
-def accumulate(
-    model: HybridModel, batch: PackedRows, backward: Callable[[torch.Tensor], None]
-) -> float:
-    """Accumulate the gradient of a step over microbatches; return its mean loss.
-
-    The mean runs over all target tokens of the step, so the cut into microbatches does not matter.
-    """
-    targets = int(batch.loss_mask_NT[:, 1:].sum())
-    if targets == 0:
-        raise RecipeError("a step has no target tokens; raise rows_per_step or check the loss mask")
-    total = 0.0
-    for part in batch.microbatches(MICROBATCH_TOKENS):
-        loss, aux = _losses(model, part)
-        share = part.rows / batch.rows
-        backward(loss / targets + model.config.router_aux_loss_coef * share * aux)
-        total += float(loss.detach())
-    return total / targets
+def _find(place: Place, ranks: Ranks) -> InProgress | None:
+    """The checkpoint to go on from: the first rank judges, and the others follow."""
+    found = resuming.find(place.directory, place.key) if ranks.first else None
+    step = int(ranks.total([found.position.step if found else 0])[0])
+    if step and not ranks.first:
+        found = resuming.find(place.directory, place.key)
+    return found
 
 
-def _losses(model: HybridModel, part: PackedRows) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed negative log-likelihood of the targets, and the load-balancing loss."""
-    output = model(part.tokens_NT, part.segments_NT, part.positions_NT)
-    logp_BT, _ = token_logprobs(model, output.hidden_BTD[:, :-1], part.tokens_NT[:, 1:])
-    mask_BT = part.loss_mask_NT[:, 1:]
-    return -torch.where(mask_BT, logp_BT, 0.0).sum(), output.aux_loss
+def _starting_model(checkpoint: Checkpoint, plan: Plan, found: InProgress | None) -> HybridModel:
+    """The parent's weights, or those of the in-progress checkpoint, in fp32."""
+    model = checkpoint.model.float()
+    if plan.rope_base is not None:
+        model.config = model.config.model_copy(update={"rope_base": plan.rope_base})
+    if found is not None:
+        model.load_state_dict(found.weights())
+    return model
 
 
-@torch.no_grad()
-def evaluate(model: HybridModel, rows: PackedRows) -> float:
-    """Mean negative log-likelihood a target token (nats); 0 when there are no rows."""
-    total, targets = 0.0, 0
-    for part in rows.microbatches(MICROBATCH_TOKENS) if rows.rows else ():
-        loss, _ = _losses(model, part)
-        total += float(loss)
-        targets += int(part.loss_mask_NT[:, 1:].sum())
-    return total / max(1, targets)
+@contextmanager
+def _metrics(directory: Path, ranks: Ranks, found: InProgress | None) -> Iterator[Log]:
+    """Open metrics.jsonl with exactly the rows up to the checkpoint; other ranks log nothing."""
+    if not ranks.first:
+        yield lambda step, values: None
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / METRICS_FILE).write_bytes(found.metrics() if found else b"")
+    with MetricsWriter(directory) as writer:
+        yield writer.log

@@ -50,6 +50,17 @@ class PackedRows:
             self.loss_mask_NT[index],
         )
 
+    def to(self, device: torch.device) -> PackedRows:
+        """The same rows on a device."""
+        if self.tokens_NT.device == device:
+            return self
+        return PackedRows(
+            self.tokens_NT.to(device),
+            self.segments_NT.to(device),
+            self.positions_NT.to(device),
+            self.loss_mask_NT.to(device),
+        )
+
     def microbatches(self, maximum_tokens: int) -> Iterator[PackedRows]:
         """Cut into pieces of at most `maximum_tokens` tokens, at least one row each."""
         size = max(1, maximum_tokens // self.window)
@@ -90,12 +101,34 @@ def open_packed(directory: Path, vocabulary: int) -> PackedRows:
     return rows
 
 
+class RowCursor:
+    """Draws the rows of each step: a fresh permutation each pass, no row twice within one."""
+
+    def __init__(self, rows: int, rows_per_step: int, seed: int) -> None:
+        self._rows, self._rows_per_step = rows, rows_per_step
+        self._generator = torch.Generator().manual_seed(seed)
+        self._pool = torch.empty(0, dtype=torch.long)
+
+    def next(self) -> Tensor:
+        """Row indices of the next step."""
+        while len(self._pool) < self._rows_per_step:
+            order = torch.randperm(self._rows, generator=self._generator)
+            self._pool = torch.cat([self._pool, order])
+        index = self._pool[: self._rows_per_step]
+        self._pool = self._pool[self._rows_per_step :]
+        return index
+
+    def state(self) -> dict[str, Tensor]:
+        """What is left of this pass, and the generator of the next ones."""
+        return {"pool": self._pool.clone(), "generator": self._generator.get_state()}
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Go on where `state` was taken."""
+        self._pool = tensors["pool"]
+        self._generator.set_state(tensors["generator"])
+
+
 def step_indices(rows: int, rows_per_step: int, steps: int, seed: int) -> Iterator[Tensor]:
-    """Row indices of each step: a fresh permutation each pass, no row twice within one."""
-    generator = torch.Generator().manual_seed(seed)
-    pool = torch.empty(0, dtype=torch.long)
-    for _ in range(steps):
-        while len(pool) < rows_per_step:
-            pool = torch.cat([pool, torch.randperm(rows, generator=generator)])
-        yield pool[:rows_per_step]
-        pool = pool[rows_per_step:]
+    """Row indices of `steps` steps from the start."""
+    cursor = RowCursor(rows, rows_per_step, seed)
+    return (cursor.next() for _ in range(steps))

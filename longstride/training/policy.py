@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
+from longstride.model.hybrid import HybridModel
 from longstride.rl.objectives import objective_of
 from longstride.rollout.opening import open_generator
 from longstride.rollout.protocol import SyncedGenerator
@@ -16,11 +19,24 @@ from longstride.store.metrics import MetricsWriter
 from longstride.store.progress import Progress
 from longstride.store.seeds import stream_seed
 from longstride.tokens.tokenizer import Tokenizer
-from longstride.training.checkpoints import open_checkpoint, pass_through, publish_checkpoint
-from longstride.training.collecting import Batch, collect_batch
+from longstride.training.checkpoints import (
+    Checkpoint,
+    open_checkpoint,
+    pass_through,
+    publish_checkpoint,
+)
+from longstride.training.collecting import (
+    Batch,
+    batch_from_json,
+    batch_to_json,
+    collect_batch,
+)
 from longstride.training.engine import Engine
+from longstride.training.engines import create_engine, whole_model, whole_optimizer_state
 from longstride.training.ladder import LADDER_FILE, ROLLOUTS_FILE, SUMMARY_FILE
+from longstride.training.launching import RoundRequest, run_in_ranks
 from longstride.training.measuring import batch_metrics, round_facts
+from longstride.training.ranks import Ranks
 from longstride.training.updating import (
     UpdateSettings,
     check_agreement,
@@ -72,35 +88,64 @@ def run_round(recipe: Recipe, number: int, paths: RoundPaths) -> dict[str, float
         DataError: An input cannot be used.
         CheckpointError: The checkpoint is damaged, or sampler and trainer disagree.
         GeneratorError: The recipe's sampling server failed.
+        EngineError: A rank process failed for a reason that is not the user's.
     """
     open_artifact(paths.ladder, "ladder_state")
     state = read_json(paths.ladder / LADDER_FILE, LadderState)
     if state.status != "active":
         return _pass_through(paths, recipe, number, state)
+    if recipe.engine.kind == "deepspeed":
+        request = RoundRequest(recipe=recipe, number=number, **vars(paths))
+        return run_in_ranks(request, recipe.engine)
+    return run_round_on_ranks(recipe, number, paths, Ranks())
+
+
+def run_round_on_ranks(
+    recipe: Recipe, number: int, paths: RoundPaths, ranks: Ranks
+) -> dict[str, float]:
+    """The same in this process, one of `ranks.count` that all call it, at an active ladder.
+
+    The first rank samples, judges and writes; all of them train.
+    """
+    state = read_json(paths.ladder / LADDER_FILE, LadderState)
     checkpoint = open_checkpoint(paths.checkpoint)
-    engine = Engine(checkpoint.model, recipe.rl.optimizer)
+    engine = create_engine(checkpoint.model.float(), recipe.rl.optimizer, recipe.engine, ranks)
+    if checkpoint.optimizer_state is not None:
+        engine.load_optimizer_state(checkpoint.optimizer_state)
     with (
-        MetricsWriter(paths.metrics) as writer,
-        open_generator(recipe, engine.model, paths.metrics) as generator,
+        MetricsWriter(paths.metrics if ranks.first else None) as writer,
+        open_generator(recipe, engine.sampling_model(), paths.metrics) as generator,
     ):
         current = _begin(recipe, number, paths, state, engine, generator, writer)
-        if checkpoint.optimizer_state is not None:
-            current.engine.load_state(checkpoint.optimizer_state)
         batches = _run_batches(current)
         final = dict(writer.last)
+    trained, optimizer_state = whole_model(engine), whole_optimizer_state(engine)
+    if ranks.first:
+        _publish_checkpoint(current, checkpoint, trained, optimizer_state, final, paths)
+        _publish_rollouts(current, batches, paths.out_rollouts, checkpoint.digest)
+    ranks.barrier()
+    return final
+
+
+def _publish_checkpoint(
+    current: _Round,
+    checkpoint: Checkpoint,
+    trained: HybridModel,
+    optimizer_state: dict[str, Tensor],
+    final: dict[str, float],
+    paths: RoundPaths,
+) -> None:
     publish_checkpoint(
-        checkpoint.model,
+        trained,
         paths.out_checkpoint,
-        stage=f"rl-{number}",
+        stage=f"rl-{current.number}",
         step=current.step,
         tokens_seen=checkpoint.manifest.tokens_seen,
-        recipe_digest=recipe.digest(),
+        recipe_digest=current.recipe.digest(),
         parents={"checkpoint": checkpoint.digest},
         metrics={name: value for name, value in final.items() if name.startswith("rl/")},
-        optimizer_state=current.engine.state(),
+        optimizer_state=optimizer_state,
     )
-    _publish_rollouts(current, batches, paths.out_rollouts, checkpoint.digest)
-    return final
 
 
 def _begin(
@@ -135,31 +180,45 @@ def _begin(
 
 
 def _run_batches(current: _Round) -> list[Batch]:
-    progress = Progress(current.recipe.rl.batches_per_round, "batches")
+    first = current.engine.ranks.first
+    progress = Progress(current.recipe.rl.batches_per_round, "batches") if first else None
     batches = []
     for number in range(current.recipe.rl.batches_per_round):
-        synced = current.generator.sync(current.engine.model, current.step)
-        current.writer.log(
-            current.step,
-            {
-                "rollout/sync/seconds": synced.seconds,
-                "rollout/sync/probe_difference": synced.probe_difference,
-            },
-        )
-        batch = collect_batch(
-            current.recipe,
-            current.prompts,
-            current.generator,
-            current.tokenizer,
-            window=current.window,
-            round_number=current.number,
-            batch_number=number,
-        )
+        batch = _collect(current, number)
         _learn(current, batch, number)
         batches.append(batch)
         reward = current.writer.last.get("rl/reward/mean", float("nan"))
-        progress.update(number + 1, f"window {current.window}, reward {reward:.3f}")
+        if progress is not None:
+            progress.update(number + 1, f"window {current.window}, reward {reward:.3f}")
     return batches
+
+
+def _collect(current: _Round, number: int) -> Batch:
+    """Sample and judge on the first rank with the present weights; all ranks get the batch."""
+    ranks = current.engine.ranks
+    model = current.engine.sampling_model()
+    if not ranks.first:
+        return batch_from_json(ranks.from_first(None))
+    synced = current.generator.sync(model, current.step)
+    current.writer.log(
+        current.step,
+        {
+            "rollout/sync/seconds": synced.seconds,
+            "rollout/sync/probe_difference": synced.probe_difference,
+        },
+    )
+    batch = collect_batch(
+        current.recipe,
+        current.prompts,
+        current.generator,
+        current.tokenizer,
+        window=current.window,
+        round_number=current.number,
+        batch_number=number,
+    )
+    if ranks.count > 1:
+        ranks.from_first(batch_to_json(batch))
+    return batch
 
 
 def _learn(current: _Round, batch: Batch, number: int) -> None:
@@ -169,13 +228,13 @@ def _learn(current: _Round, batch: Batch, number: int) -> None:
     is too much.
     """
     trainable = [rollout for rollout in batch.kept if rollout.advantage is not None]
-    if not trainable:
+    if not trainable and current.engine.ranks.first:
         print(
             f"round {current.number}, batch {number}: none of {batch.dropped_groups} groups has "
             f"any spread in its rewards after {batch.waves} waves, so nothing is learnt from it"
         )
     settings = current.settings
-    entropy = recompute_old_policy(current.engine.model, batch.rollouts, settings.temperature)
+    entropy = recompute_old_policy(current.engine, batch.rollouts, settings.temperature)
     agreement = check_agreement(batch.rollouts, settings.minimum_correlation)
     kept = sum(len(rollout.tokens) for rollout in batch.kept)
     current.writer.log(

@@ -12,7 +12,11 @@ def constant_then_decay(
     peak: float, final: float, steps: int, constant_fraction: float, warmup: int
 ) -> Schedule:
     """Warm up, hold the peak, then decay exponentially to `final` at the last step."""
-    decay_from = max(warmup, round(steps * constant_fraction))
+    held = round(steps * constant_fraction)
+    if constant_fraction < 1.0:
+        # However few steps there are, the last one has the final rate.
+        held = min(held, steps - 2)
+    decay_from = max(warmup, held)
 
     def rate(step: int) -> float:
         if step < warmup:

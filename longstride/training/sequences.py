@@ -53,11 +53,25 @@ def sequence_logprobs(
 
     The temperature is the sampler's, so that at equal weights both sides agree.
     """
-    output = model(sequences.tokens_BT, sequences.segments_BT)
+    device = model.embed.weight.device
+    tokens_BT = sequences.tokens_BT.to(device)
+    output = model(tokens_BT, sequences.segments_BT.to(device))
     logp_BT, entropy_BT = token_logprobs(
-        model, output.hidden_BTD[:, :-1], sequences.tokens_BT[:, 1:], temperature
+        model, output.hidden_BTD[:, :-1], tokens_BT[:, 1:], temperature
     )
     return logp_BT, entropy_BT, output.aux_loss
+
+
+@dataclass(frozen=True)
+class SequenceLogprobs:
+    """`sequence_logprobs` as something that an engine's `forward` runs."""
+
+    sequences: Sequences
+    temperature: float
+
+    def __call__(self, model: HybridModel) -> tuple[Tensor, Tensor, Tensor]:
+        """Run it."""
+        return sequence_logprobs(model, self.sequences, self.temperature)
 
 
 def spread_over_responses(values: Sequence[Sequence[float | None]], response_BT: Tensor) -> Tensor:

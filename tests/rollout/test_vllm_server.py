@@ -232,10 +232,11 @@ def test_the_cause_is_shown_though_its_consequences_fill_the_log(tmp_path):
 
 def test_the_servers_environment_is_its_own_but_keeps_what_the_user_set(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-3")
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
     environment = server_environment(VllmGeneratorConfig(kv_cache_gib=7))
-    assert "PYTHONPATH" not in environment
+    assert not {"PYTHONPATH", "WORLD_SIZE"} & set(environment)
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "0-3"
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "7"
     assert environment["VLLM_SERVER_DEV_MODE"] == "1"

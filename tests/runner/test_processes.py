@@ -29,6 +29,7 @@ def describe_process() -> dict:
         "threads": os.environ["OMP_NUM_THREADS"],
         "task": os.environ["LONGSTRIDE_TASK_PATH"],
         "progress": os.environ["LONGSTRIDE_PROGRESS_FILE"],
+        "resume": os.environ["LONGSTRIDE_RESUME_DIR"],
     }
 
 
@@ -105,6 +106,7 @@ def test_every_task_is_a_process_of_its_own_with_its_own_place(run):
     assert first["pid"] == first["group"] == first["session"] != second["pid"]
     assert first["directory"].endswith("tasks/describe-process/attempt-1")
     assert first["progress"] == f"{first['directory']}/progress.json"
+    assert first["resume"] == str(Path(first["directory"]).parent / "in-progress")
     assert first["task"] == "root/describe-process"
     assert first["threads"] == "1"
     attempt = done.tasks()["describe-process"].attempts[0]

@@ -4,14 +4,14 @@ from training_parts import MODEL
 
 from longstride.errors import CheckpointError
 from longstride.model.hybrid import HybridModel
-from longstride.training.engine import Engine
+from longstride.training.engine import TorchEngine
 from schemas.stages import OptimizerConfig
 
 
 def engine_with_gradient(value, **optimizer):
     model = HybridModel(MODEL)
     model.initialise(3)
-    engine = Engine(model, OptimizerConfig(**({"weight_decay": 0.0} | optimizer)))
+    engine = TorchEngine(model, OptimizerConfig(**({"weight_decay": 0.0} | optimizer)))
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, value)
     return engine
@@ -58,8 +58,8 @@ def test_the_optimizer_state_survives_a_round_trip_bit_for_bit():
                 parameter.grad = torch.full_like(parameter, value)
             engine.step(1e-2, grad_clip=1e9)
             if reload:
-                fresh = Engine(engine.model, OptimizerConfig(weight_decay=0.0))
-                fresh.load_state({k: v.clone() for k, v in engine.state().items()})
+                fresh = TorchEngine(engine.model, OptimizerConfig(weight_decay=0.0))
+                fresh.load_optimizer_state({k: v.clone() for k, v in engine.optimizer_state()})
                 engine = fresh
         return engine.model.head.weight.detach().clone()
 

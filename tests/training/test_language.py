@@ -10,7 +10,11 @@ from longstride.model.hybrid import HybridModel
 from longstride.recipe.loading import load_recipe
 from longstride.training import language
 from longstride.training.checkpoints import read_manifest
+from longstride.training.engine import TorchEngine
+from longstride.training.loop import accumulate
 from longstride.training.packed import open_packed, step_indices
+from schemas.engine import TorchEngine as TorchConfig
+from schemas.stages import OptimizerConfig
 
 RECIPES = Path(__file__).parents[2] / "pipelines" / "recipes"
 
@@ -79,15 +83,18 @@ def test_an_unknown_stage_is_refused_with_those_there_are(recipe):
         language.plan_of(recipe, "extend-9", 10)
 
 
-def test_the_gradient_does_not_depend_on_the_cut_into_microbatches(recipe, tmp_path, monkeypatch):
+def engine_on(model, **options):
+    return TorchEngine(model, OptimizerConfig(), TorchConfig(**options))
+
+
+def test_the_gradient_does_not_depend_on_the_cut_into_microbatches(tmp_path):
     rows = open_packed(write_packed(tmp_path / "packed", rows=6), 64)
     gradients = []
     for limit in (16, 48, 4096):
-        monkeypatch.setattr(language, "MICROBATCH_TOKENS", limit)
         config = MODEL.model_copy(update={"router_aux_loss_coef": 0.0})
         model = HybridModel(config)
         model.initialise(0)
-        language.accumulate(model, rows, lambda loss: loss.backward())
+        accumulate(engine_on(model, microbatch_tokens=limit), rows)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     for other in gradients[1:]:
         torch.testing.assert_close(gradients[0], other, rtol=1e-4, atol=1e-7)
@@ -97,7 +104,7 @@ def test_a_step_without_targets_is_refused(tmp_path):
     rows = open_packed(write_packed(tmp_path / "packed"), 64)
     rows.loss_mask_NT.zero_()
     with pytest.raises(RecipeError, match="no target tokens"):
-        language.accumulate(HybridModel(MODEL), rows, lambda loss: None)
+        accumulate(engine_on(HybridModel(MODEL)), rows)
 
 
 def test_token_ids_outside_the_vocabulary_are_refused(tmp_path):

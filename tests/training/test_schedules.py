@@ -14,6 +14,28 @@ def test_the_rate_warms_up_holds_and_decays_to_its_final_value():
     assert rate(89) == pytest.approx(8e-6)
 
 
+def test_the_decay_starts_after_its_share_of_steps_and_halves_the_exponent_half_way():
+    rate = constant_then_decay(1.0, 0.01, steps=91, constant_fraction=1 / 3, warmup=0)
+    assert rate(30) == 1.0 > rate(31)
+    assert rate(60) == pytest.approx(0.1)
+    assert rate(31) / rate(32) == pytest.approx(100 ** (1 / 60))
+
+
+@pytest.mark.parametrize("steps", [2, 3, 10, 91])
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_the_last_step_has_the_final_rate_and_the_warm_up_ends_at_the_peak(steps, warmup):
+    decay = constant_then_decay(1.0, 0.1, steps, 1 / 3, warmup)
+    for rate in (decay, cosine(1.0, 0.1, steps, warmup)):
+        if steps - 1 > warmup:
+            assert rate(steps - 1) == pytest.approx(0.1)
+        assert rate(max(0, warmup - 1)) == 1.0
+
+
+def test_a_constant_share_of_one_never_decays():
+    rate = constant_then_decay(1.0, 0.1, 50, 1.0, 5)
+    assert {rate(step) for step in range(4, 50)} == {1.0}
+
+
 def test_the_cosine_is_half_way_in_the_middle():
     rate = cosine(1.0, 0.0, steps=101, warmup=0)
     assert (rate(0), rate(50), rate(100)) == pytest.approx((1.0, 0.5, 0.0))
