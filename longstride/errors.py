@@ -5,6 +5,7 @@ LongstrideError
 │   └── RecipeError        a recipe names an unknown field, a bad value, or a contradiction
 ├── DataError              an input cannot be used: names the file, the row and the reason
 │   └── CheckpointError    a checkpoint is missing, truncated, or holds non-finite values
+├── GeneratorError         the sampling server did not start, answer in time, or answer sensibly
 ├── QualityGateBlocked     a gate measured the data and refused it
 ├── GateCouldNotRun        a gate could not measure; never the same thing as a refusal
 ├── TrainingDiverged       loss or gradients exploded again after every back-off
@@ -33,6 +34,10 @@ class DataError(LongstrideError, ValueError):
 
 class CheckpointError(DataError):
     """A checkpoint is missing, truncated, or does not hold what its manifest says."""
+
+
+class GeneratorError(LongstrideError, RuntimeError):
+    """The sampling server did not start, died, took too long, or answered nonsense."""
 
 
 class QualityGateBlocked(LongstrideError):

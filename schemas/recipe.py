@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from schemas.base import Contract, digest_of
 from schemas.data import DataConfig, TaskFamily
 from schemas.engine import EngineConfig, TorchEngine
+from schemas.generators import VLLM_TEMPERATURES, vllm_obstacle
 from schemas.ladder import LadderConfig
 from schemas.model import ModelConfig, TokenizerConfig
 from schemas.stages import (
@@ -250,6 +251,31 @@ class Recipe(Contract):
             raise ValueError(f"task families must be distinct, got {names}; merge the repeats")
         return self
 
+    @model_validator(mode="after")
+    def _the_generator_can_run_the_model(self) -> Self:
+        if self.rollout.generator.kind != "vllm":
+            return self
+        obstacle = vllm_obstacle(self.model)
+        if obstacle is not None:
+            raise ValueError(
+                f"rollout.generator.kind=vllm cannot run this model: it {obstacle}; use "
+                "rollout.generator.kind=native"
+            )
+        self._check_vllm_temperatures()
+        return self
+
+    def _check_vllm_temperatures(self) -> None:
+        low, high = VLLM_TEMPERATURES
+        for name, value in (
+            ("rollout.temperature", self.rollout.temperature),
+            ("benchmark.temperature", self.benchmark.temperature),
+        ):
+            if value and not low <= value <= high:
+                raise ValueError(
+                    f"{name}={value} lies outside {low} to {high}, which is what vLLM can sample "
+                    "at; change it, or use rollout.generator.kind=native"
+                )
+
     def digest(self) -> str:
         """Digest of the resolved recipe."""
         return digest_of(self.model_dump(mode="json"))
@@ -260,6 +286,8 @@ class Recipe(Contract):
         # The discriminator of a union is needed even where it equals a default.
         if "algorithm" in values.get("rl", {}):
             values["rl"]["algorithm"]["kind"] = self.rl.algorithm.kind
+        if "generator" in values.get("rollout", {}):
+            values["rollout"]["generator"]["kind"] = self.rollout.generator.kind
         if "engine" in values:
             values["engine"]["kind"] = self.engine.kind
         return values

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from schemas.algorithms import Algorithm, CispoConfig
 from schemas.base import Contract
 from schemas.data import require_distribution
+from schemas.generators import GeneratorConfig, NativeGeneratorConfig
 from schemas.rows import Domain
 
 
@@ -224,6 +225,9 @@ class RLStage(Contract):
 
 class RolloutConfig(Contract):
     """How answers are sampled in RL."""
+
+    generator: GeneratorConfig = Field(default_factory=NativeGeneratorConfig)
+    """What samples: the training process itself, or a vLLM server."""
 
     temperature: float = Field(default=1.0, gt=0.0, le=5.0)
     """Sampling temperature."""

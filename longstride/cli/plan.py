@@ -52,6 +52,8 @@ def plan_lines(recipe: Recipe) -> list[str]:
         f"RL         {algorithm.kind}, {recipe.rl.rounds} rounds x {recipe.rl.batches_per_round} "
         f"batches x {recipe.rl.groups_per_batch} prompts x {recipe.rl.group_size} samples, "
         f"{recipe.rl.updates_per_batch} updates a batch",
+        f"rollouts   {recipe.rollout.generator.kind}, up to {recipe.rollout.max_batch} sequences "
+        "at a time",
         f"ladder     {' -> '.join(str(w) for w in windows)} tokens; a window opens when perplexity "
         f"changes by at most {recipe.ladder.perplexity_relative_change:g} and p99 length reaches "
         f"{recipe.ladder.p99_share:g} of it",
