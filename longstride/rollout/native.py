@@ -26,7 +26,7 @@ from longstride.rollout.protocol import (
     check_prompts,
 )
 from longstride.rollout.sampling import UNIFORM_BLOCK, Drawn, draw, uniform_block
-from longstride.rollout.stopping import extend_runs
+from longstride.rollout.stopping import StopText, extend_runs
 
 _STEPS_BETWEEN_REFILLS = 4
 _REASONS: tuple[FinishReason, ...] = ("stop", "repetition", "length")
@@ -236,6 +236,8 @@ class _Batch:
 
     def harvest(self) -> None:
         """Move finished samples out and close the holes that they leave."""
+        if self.settings.stop_text is not None:
+            self._stop_at(self.settings.stop_text)
         reasons = self.reason_R[: self.used].cpu().numpy()
         ended = np.flatnonzero(reasons >= 0)
         if not len(ended):
@@ -255,6 +257,16 @@ class _Batch:
         movers = movers[movers >= keep]
         self._move(holes, movers)
         self.used = keep
+
+    def _stop_at(self, text: StopText) -> None:
+        """End rows whose last few tokens completed a stop string, and drop what came after."""
+        counts = self.count_R[: self.used].tolist()
+        for row, count in enumerate(counts):
+            tokens = self.tokens_RL[row, :count].tolist()
+            kept = text.cut(tokens, known=max(0, count - _STEPS_BETWEEN_REFILLS))
+            if kept is not None:
+                self.count_R[row] = kept
+                self.reason_R[row] = _REASONS.index("stop")
 
     def _move(self, to: np.ndarray, origin: np.ndarray) -> None:
         if not len(to):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from longstride.errors import DataError
+from longstride.rollout.stopping import StopText
 
 if TYPE_CHECKING:
     from longstride.model.hybrid import HybridModel
@@ -28,6 +29,8 @@ class SamplingSettings:
     """Sample from the smallest set of tokens whose probability reaches this."""
     stop_ids: tuple[int, ...] = ()
     """Tokens that end a sample; the stop token is part of the sample."""
+    stop_text: StopText | None = None
+    """Strings that end a sample, wherever token boundaries fall."""
     repetition_run: int = 0
     """End a sample after this many consecutive tokens above the threshold; 0 turns it off."""
     repetition_threshold: float = 0.99
@@ -57,7 +60,7 @@ class Sample:
     """fp32 log-probability of each token under the distribution it was drawn from: tempered,
     and renormalised over the top-p set. Greedy sampling reports temperature 1."""
     finish_reason: FinishReason
-    """`stop` (a stop token), `repetition` (the repetition rule) or `length` (the window)."""
+    """`stop` (a stop token or string), `repetition` (the repetition rule) or `length` (the window)."""
     policy_version: int = 0
     """Version of the weights that it was drawn from, as given to the last `sync`."""
 

@@ -135,4 +135,9 @@ def _checked(
             f"{finish!r}; with a window of {settings.max_new_tokens} and stop tokens "
             f"{list(settings.stop_ids)} that cannot be"
         )
+    # The server decodes with another tokenizer than ours, so strings are looked for here: a sample
+    # costs its whole length there, and ends where it should.
+    kept = settings.stop_text.cut(tokens) if settings.stop_text is not None else None
+    if kept is not None:
+        return Sample(tokens[:kept], logprobs[:kept], "stop")
     return Sample(tokens, logprobs, reason)
