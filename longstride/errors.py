@@ -5,8 +5,10 @@ LongstrideError
 │   └── RecipeError        a recipe names an unknown field, a bad value, or a contradiction
 ├── DataError              an input cannot be used: names the file, the row and the reason
 │   └── CheckpointError    a checkpoint is missing, truncated, or holds non-finite values
+├── GeneratorError         the sampling server did not start, answer in time, or answer sensibly
 ├── QualityGateBlocked     a gate measured the data and refused it
 ├── GateCouldNotRun        a gate could not measure; never the same thing as a refusal
+├── TrainingDiverged       loss or gradients exploded again after every back-off
 ├── EngineError            a rank process of a training engine failed, or did not come
 └── PipelineError          compiled IR cannot run here, or a run failed
 """
@@ -34,12 +36,20 @@ class CheckpointError(DataError):
     """A checkpoint is missing, truncated, or does not hold what its manifest says."""
 
 
+class GeneratorError(LongstrideError, RuntimeError):
+    """The sampling server did not start, died, took too long, or answered nonsense."""
+
+
 class QualityGateBlocked(LongstrideError):
     """A gate measured the data and refused it; the message names the failed checks."""
 
 
 class GateCouldNotRun(LongstrideError):
     """A gate could not measure its subject. Fails closed, and is never reported as a refusal."""
+
+
+class TrainingDiverged(LongstrideError, ArithmeticError):
+    """Loss or gradients exploded, and going back at a lower learning rate did not help."""
 
 
 class EngineError(LongstrideError, RuntimeError):

@@ -64,7 +64,7 @@ def language_stage(recipe: Recipe) -> Any:
         trained = configure(
             train_language(
                 code_digest=code_digest, stage=stage, recipe=recipe_artifact,
-                packed=packed.outputs["packed"], parent=parent,
+                packed=packed.outputs["packed"], parent=parent, tokenizer=tokenizer,
             ),
             resources.training, TORCH, "train",
         ).after(rows_gate)  # fmt: skip
@@ -107,7 +107,7 @@ def sft_stage(recipe: Recipe) -> Any:
         trained = configure(
             train_language(
                 code_digest=code_digest, stage="sft", recipe=recipe_artifact,
-                packed=packed.outputs["packed"], parent=parent,
+                packed=packed.outputs["packed"], parent=parent, tokenizer=tokenizer,
             ),
             resources.training, TORCH, "train",
         ).after(rows_gate)  # fmt: skip

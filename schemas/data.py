@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -61,6 +62,20 @@ Source = Annotated[
 ]
 
 
+def require_distribution(mixture: Mapping[Domain, float]) -> None:
+    """Refuse shares that are negative or do not sum to 1.
+
+    Raises:
+        ValueError: Names the shares and their sum.
+    """
+    total = sum(mixture.values())
+    if abs(total - 1.0) > 1e-6 or min(mixture.values()) < 0:
+        raise ValueError(
+            f"mixture shares must be >= 0 and sum to 1, got {mixture} (sum {total:g}); rescale the "
+            "shares"
+        )
+
+
 class DataConfig(Contract):
     """The pretraining corpus: sources and the mixture they are drawn to."""
 
@@ -77,12 +92,7 @@ class DataConfig(Contract):
 
     @model_validator(mode="after")
     def _mixture_is_a_distribution(self) -> Self:
-        total = sum(self.mixture.values())
-        if abs(total - 1.0) > 1e-6 or min(self.mixture.values()) < 0:
-            raise ValueError(
-                f"mixture shares must be >= 0 and sum to 1, got {self.mixture} (sum {total:g}); "
-                "rescale the shares"
-            )
+        require_distribution(self.mixture)
         offered = {source.domain for source in self.sources}
         missing = sorted(d for d, share in self.mixture.items() if share > 0 and d not in offered)
         if missing:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from schemas.base import Contract, digest_of
 from schemas.data import DataConfig, TaskFamily
 from schemas.engine import EngineConfig, TorchEngine
+from schemas.generators import VLLM_TEMPERATURES, vllm_obstacle
 from schemas.ladder import LadderConfig
 from schemas.model import ModelConfig, TokenizerConfig
 from schemas.stages import (
@@ -18,6 +19,7 @@ from schemas.stages import (
     RLStage,
     RolloutConfig,
     SFTStage,
+    StartingPoint,
 )
 
 
@@ -63,6 +65,8 @@ class Resources(Contract):
     """Memory limit."""
     gpus: int = Field(default=0, ge=0, le=1024)
     """Accelerators."""
+    gpu_memory: str | None = Field(default=None, pattern=r"^\d+(\.\d+)?(Mi|Gi)$")
+    """Memory of one accelerator, which the memory plan is checked against; null: not checked."""
     gpu_type: str = "nvidia.com/gpu"
     """Accelerator resource name."""
     node_selector: dict[str, str] = Field(default_factory=dict)
@@ -138,7 +142,9 @@ class Recipe(Contract):
     engine: EngineConfig = Field(default_factory=TorchEngine)
     """What trains: plain torch, or DeepSpeed in one or several processes."""
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
-    """Tokenizer that is trained on the corpus."""
+    """Tokenizer that is trained on the corpus; not used with `start_from`."""
+    start_from: StartingPoint | None = None
+    """Weights and tokenizer to start from; null starts from fresh ones."""
     data: DataConfig
     """Pretraining corpus."""
     tasks: list[TaskFamily] = Field(min_length=1)
@@ -175,7 +181,7 @@ class Recipe(Contract):
 
     @model_validator(mode="after")
     def _vocabulary_matches(self) -> Self:
-        if self.tokenizer.vocab_size > self.model.vocab_size:
+        if not self.start_from and self.tokenizer.vocab_size > self.model.vocab_size:
             raise ValueError(
                 f"tokenizer.vocab_size={self.tokenizer.vocab_size} exceeds model.vocab_size="
                 f"{self.model.vocab_size}; raise model.vocab_size"
@@ -206,6 +212,19 @@ class Recipe(Contract):
         return self
 
     @model_validator(mode="after")
+    def _stage_mixtures_are_in_the_corpus(self) -> Self:
+        corpus = {domain for domain, share in self.data.mixture.items() if share > 0}
+        for number, stage in enumerate(self.extension, start=1):
+            wanted = {domain for domain, share in (stage.mixture or {}).items() if share > 0}
+            if missing := sorted(wanted - corpus):
+                raise ValueError(
+                    f"extension stage {number} has a mixture with {missing}, but the corpus "
+                    f"(data.mixture) holds only {sorted(corpus)}; give them a share there or leave "
+                    "them out of the stage"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _every_rank_has_work(self) -> Self:
         steps = [
             ("pretrain", self.pretrain.window, self.pretrain.rows_per_step),
@@ -232,6 +251,31 @@ class Recipe(Contract):
             raise ValueError(f"task families must be distinct, got {names}; merge the repeats")
         return self
 
+    @model_validator(mode="after")
+    def _the_generator_can_run_the_model(self) -> Self:
+        if self.rollout.generator.kind != "vllm":
+            return self
+        obstacle = vllm_obstacle(self.model)
+        if obstacle is not None:
+            raise ValueError(
+                f"rollout.generator.kind=vllm cannot run this model: it {obstacle}; use "
+                "rollout.generator.kind=native"
+            )
+        self._check_vllm_temperatures()
+        return self
+
+    def _check_vllm_temperatures(self) -> None:
+        low, high = VLLM_TEMPERATURES
+        for name, value in (
+            ("rollout.temperature", self.rollout.temperature),
+            ("benchmark.temperature", self.benchmark.temperature),
+        ):
+            if value and not low <= value <= high:
+                raise ValueError(
+                    f"{name}={value} lies outside {low} to {high}, which is what vLLM can sample "
+                    "at; change it, or use rollout.generator.kind=native"
+                )
+
     def digest(self) -> str:
         """Digest of the resolved recipe."""
         return digest_of(self.model_dump(mode="json"))
@@ -242,6 +286,8 @@ class Recipe(Contract):
         # The discriminator of a union is needed even where it equals a default.
         if "algorithm" in values.get("rl", {}):
             values["rl"]["algorithm"]["kind"] = self.rl.algorithm.kind
+        if "generator" in values.get("rollout", {}):
+            values["rollout"]["generator"]["kind"] = self.rollout.generator.kind
         if "engine" in values:
             values["engine"]["kind"] = self.engine.kind
         return values

@@ -130,6 +130,8 @@ class Rollout(Contract):
     """Group-normalised advantage; null when the group was dropped."""
     window: int = Field(ge=1)
     """Output window the sample was drawn under."""
+    policy_version: int = Field(default=0, ge=0)
+    """Version of the weights that sampled it: optimizer steps of the round before them."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:

@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from schemas.algorithms import Algorithm, CispoConfig
 from schemas.base import Contract
+from schemas.data import require_distribution
+from schemas.generators import GeneratorConfig, NativeGeneratorConfig
+from schemas.rows import Domain
 
 
 class OptimizerConfig(Contract):
@@ -23,6 +26,58 @@ class OptimizerConfig(Contract):
     """Decoupled weight decay on matrices; norms and biases have none."""
     grad_clip: float = Field(default=1.0, gt=0.0)
     """Largest global gradient norm."""
+
+
+class StartingPoint(Contract):
+    """A Hugging Face checkpoint folder that a run starts from: MiniMax, llama, mistral or qwen."""
+
+    path: str = Field(min_length=1)
+    """Folder with config.json, tokenizer.json and safetensors files, readable by every task."""
+    digest: str = Field(pattern=r"^sha256:([0-9a-f]{64}|\?)$")
+    """Digest of the folder; write `sha256:?` once, and the error says what it is."""
+
+
+class SpikeConfig(Contract):
+    """When a training step counts as a spike, and what is done about it.
+
+    A step is a spike when its loss or its gradient norm is not finite, or lies above the running
+    median by both an absolute and a relative margin. The update of a spike is not applied; several
+    spikes in a short time roll the stage back to its last good state at a lower learning rate. The
+    M1 report found that too aggressive an extension of the window explodes gradients.
+    """
+
+    enabled: bool = True
+    """Off: every finite gradient is applied."""
+    history: int = Field(default=64, ge=8, le=10_000)
+    """Good steps that the running median and spread are taken over."""
+    warmup_steps: int = Field(default=16, ge=4)
+    """Good steps before the running median judges; until then only the loss before the stage and
+    finiteness do."""
+    norm_ratio: float = Field(default=5.0, gt=1.0)
+    """A gradient norm above this many medians may be a spike."""
+    loss_jump: float = Field(default=2.0, gt=0.0)
+    """A loss this many nats a token above the median may be a spike."""
+    deviations: float = Field(default=4.0, gt=0.0)
+    """It is one if it also lies this many robust standard deviations above."""
+    patience: int = Field(default=3, ge=1)
+    """Spikes among the last four times as many steps that cause a back-off."""
+    factor: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """Each back-off multiplies the learning rate by this."""
+    hold_steps: int = Field(default=50, ge=1)
+    """Steps at the lower rate after the first back-off; each further one doubles them."""
+    max_back_offs: int = Field(default=4, ge=0)
+    """The stage fails when it would need more."""
+    snapshot_steps: int = Field(default=25, ge=1)
+    """Steps between snapshots of weights and optimizer in memory, the states to roll back to."""
+
+    @model_validator(mode="after")
+    def _history_holds_the_warm_up(self) -> Self:
+        if self.warmup_steps > self.history:
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} exceeds history={self.history}, so no step "
+                "would ever be judged; lower warmup_steps or raise history"
+            )
+        return self
 
 
 class PretrainStage(Contract):
@@ -44,6 +99,8 @@ class PretrainStage(Contract):
     """Linear warm-up steps."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """Optimizer settings."""
+    spikes: SpikeConfig = Field(default_factory=SpikeConfig)
+    """Watch over loss and gradient norm."""
 
     @model_validator(mode="after")
     def _decay_goes_down(self) -> Self:
@@ -67,11 +124,25 @@ class ExtensionStage(Contract):
     tokens: int = Field(ge=1)
     """Tokens to train on."""
     learning_rate: float = Field(gt=0.0)
-    """Constant learning rate."""
+    """Constant learning rate after the warm-up."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Linear warm-up steps; the first rows of a longer window have larger gradients."""
+    mixture: dict[Domain, float] | None = None
+    """Share of tokens by domain in this stage's rows; null: as the corpus is (`data.mixture`)."""
     long_share: float = Field(default=0.4, ge=0.0, le=1.0)
     """Least share of tokens from documents at least half a window long."""
+    passkey_samples: int = Field(default=4, ge=0)
+    """Rows of each length and depth of the passkey probe before and after; 0 leaves it out."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """Optimizer settings."""
+    spikes: SpikeConfig = Field(default_factory=SpikeConfig)
+    """Watch over loss and gradient norm."""
+
+    @model_validator(mode="after")
+    def _mixture_is_a_distribution(self) -> Self:
+        if self.mixture is not None:
+            require_distribution(self.mixture)
+        return self
 
 
 class SFTStage(Contract):
@@ -95,6 +166,8 @@ class SFTStage(Contract):
     """Share of examples with a wrong step that is noticed ("Wait") and corrected."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """Optimizer settings."""
+    spikes: SpikeConfig = Field(default_factory=SpikeConfig)
+    """Watch over loss and gradient norm."""
 
 
 class CurationConfig(Contract):
@@ -152,6 +225,9 @@ class RLStage(Contract):
 
 class RolloutConfig(Contract):
     """How answers are sampled in RL."""
+
+    generator: GeneratorConfig = Field(default_factory=NativeGeneratorConfig)
+    """What samples: the training process itself, or a vLLM server."""
 
     temperature: float = Field(default=1.0, gt=0.0, le=5.0)
     """Sampling temperature."""

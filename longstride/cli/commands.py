@@ -18,12 +18,14 @@ from longstride.cli.summary import summary_lines
 from longstride.errors import PipelineError, UsageError
 from longstride.quality.overrides import record_override
 from longstride.recipe.loading import load_recipe
+from longstride.rollout.vllm_server import interpreter
 from longstride.runner import ExecutorOptions, execute, load_ir, read_run
 from longstride.runner import resume as resume_run
 from longstride.runner import stop as stop_run
 from longstride.runner.executor import RUN_FILE
 from longstride.store.files import write_json
 from longstride.version import code_digest
+from schemas.generators import VllmGeneratorConfig
 from schemas.recipe import Recipe
 
 SUCCEEDED = 0
@@ -67,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = _recipe(arguments)
     # Fail on an unknown gate threshold or the like before anything starts.
     plan_lines(recipe)
+    generator = recipe.rollout.generator
+    if isinstance(generator, VllmGeneratorConfig) and generator.url is None:
+        interpreter(generator)
     name = arguments.run_id or f"{recipe.name}-{datetime.now():%Y%m%d-%H%M%S}"
     run_dir = (arguments.runs / name).resolve()
     if run_dir.exists():

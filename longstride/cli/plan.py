@@ -9,14 +9,12 @@ from longstride.data.traces import TRACE_WRITERS
 from longstride.errors import RecipeError
 from longstride.quality.gate import describe_checks
 from longstride.quality.suites import check_thresholds
+from longstride.recipe.memory import memory_plan
 from longstride.recipe.sizes import parameter_counts, training_flops
 from longstride.recipe.stages import extension_names
 from schemas.engine import EngineConfig
 from schemas.recipe import Recipe
 from schemas.verdict import EDGE_TITLES
-
-TRAINING_BYTES = 16
-"""Bytes a parameter: weight, gradient and two moments of four bytes each."""
 
 
 def plan_lines(recipe: Recipe) -> list[str]:
@@ -40,8 +38,6 @@ def plan_lines(recipe: Recipe) -> list[str]:
         f"model      {total:,} parameters, {active:,} active a token; "
         f"{recipe.model.block_types.count('lightning')} lightning and "
         f"{recipe.model.block_types.count('softmax')} softmax layers",
-        f"memory     {TRAINING_BYTES * total / 2**30:,.2f} GiB for weights, gradients and AdamW "
-        "state in fp32, before activations",
         f"engine     {_engine(recipe.engine)}",
         f"corpus     {recipe.data.characters:,} characters, "
         f"{recipe.data.reasoning_related_share:.0%} reasoning-related",
@@ -49,12 +45,15 @@ def plan_lines(recipe: Recipe) -> list[str]:
         f"{'stage':12} {'window':>9} {'tokens':>15} {'steps':>9} {'rate':>10} {'FLOPs':>9}",
     ]
     lines += [_stage_line(*stage) for stage in _stages(recipe)]
+    lines += ["", *_memory_lines(recipe)]
     windows = recipe.ladder.windows
     lines += [
         "",
         f"RL         {algorithm.kind}, {recipe.rl.rounds} rounds x {recipe.rl.batches_per_round} "
         f"batches x {recipe.rl.groups_per_batch} prompts x {recipe.rl.group_size} samples, "
         f"{recipe.rl.updates_per_batch} updates a batch",
+        f"rollouts   {recipe.rollout.generator.kind}, up to {recipe.rollout.max_batch} sequences "
+        "at a time",
         f"ladder     {' -> '.join(str(w) for w in windows)} tokens; a window opens when perplexity "
         f"changes by at most {recipe.ladder.perplexity_relative_change:g} and p99 length reaches "
         f"{recipe.ladder.p99_share:g} of it",
@@ -99,6 +98,38 @@ def _stage_line(recipe: Recipe, name: str, window: int, tokens: int, rows: int, 
     steps = math.ceil(tokens / (window * rows))
     flops = training_flops(recipe.model, tokens, window)
     return f"{name:12} {window:9,} {tokens:15,} {steps:9,} {rate:10.2g} {flops:9.2g}"
+
+
+def memory_problems(recipe: Recipe) -> list[str]:
+    """Tasks whose estimated peak exceeds their limit, one sentence each."""
+    return [problem for estimate in memory_plan(recipe) for problem in estimate.problems()]
+
+
+def _memory_lines(recipe: Recipe) -> list[str]:
+    """Estimated peak of each task beside its limit, and the parts that make it up."""
+    lines = [f"{'memory':12} {'peak':>11} {'limit':>9}  largest parts (estimates)"]
+    for estimate in memory_plan(recipe):
+        limit = estimate.resources.memory
+        lines.append(_memory_line(estimate.task, estimate.host_total, limit, estimate.host))
+        if estimate.device:
+            limit = estimate.resources.gpu_memory or "not set"
+            total = estimate.device_total
+            lines.append(_memory_line("  each GPU", total, limit, estimate.device))
+    lines += [f"  problem: {problem}" for problem in memory_problems(recipe)]
+    return lines
+
+
+def _memory_line(name: str, total: int, limit: str, parts: dict[str, int]) -> str:
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
+    shown = ", ".join(f"{part} {_size(value)}" for part, value in largest)
+    return f"{name:12} {_size(total):>11} {limit:>9}  {shown}"
+
+
+def _size(value: int) -> str:
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30)):
+        if value >= size:
+            return f"{value / size:,.2f} {unit}"
+    return f"{value / 2**20:,.0f} MiB"
 
 
 def _gate_lines(recipe: Recipe) -> list[str]:

@@ -20,7 +20,7 @@ from longstride.store.artifacts import digest_of_artifact, open_artifact, publis
 from longstride.store.files import read_jsonl, write_jsonl
 from longstride.tokens.tokenizer import Tokenizer
 from schemas.artifacts import ArtifactManifest
-from schemas.rows import Document, PackedRow
+from schemas.rows import Document, Domain, PackedRow
 
 TENSORS = "packed.safetensors"
 ROWS = "rows.jsonl"
@@ -69,6 +69,7 @@ def pack_documents(
     stage: str,
     recipe_digest: str = "",
     long_share: float = 0.0,
+    mixture: Mapping[Domain, float] | None = None,
 ) -> ArtifactManifest:
     """Pack a corpus into full rows without padding, one pass over it at most.
 
@@ -78,7 +79,8 @@ def pack_documents(
 
     With `long_share`, at least that share of the tokens stands in segments of half a window or
     more; documents of one source are joined in the order of their paths where single ones are too
-    short, and the row names them `joined:a+b`.
+    short, and the row names them `joined:a+b`. With `mixture`, the domains have these shares of the
+    tokens in place of those of the corpus.
 
     Raises:
         DataError: The corpus does not fill one row, or has too little long text for `long_share`.
@@ -88,6 +90,13 @@ def pack_documents(
     documents = list(read_jsonl(documents_dir / "documents.jsonl", Document))
     documents.sort(key=lambda document: order_key(seed, stage, document.id))
     wanted = -(-tokens // window)
+    if mixture is not None:
+        from longstride.data.mixing import documents_for_mixture
+
+        # One row more than wanted, since whole documents do not fill the last one exactly.
+        documents = documents_for_mixture(
+            documents, tokenizer, mixture, (wanted + 1) * window, window, long_share
+        )
     if long_share > 0:
         from longstride.data.long_rows import long_context_rows
 

@@ -14,7 +14,7 @@ from longstride.errors import DataError
 from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
 from longstride.store.files import read_jsonl, write_json, write_jsonl
 from longstride.tokens.chat import render_example
-from longstride.tokens.tokenizer import Tokenizer
+from longstride.tokens.tokenizer import SPECIALS, Tokenizer
 from schemas.artifacts import ArtifactManifest
 from schemas.base import Contract
 from schemas.recipe import Recipe
@@ -113,7 +113,11 @@ def pack_chat(
         stage=stage,
         recipe_digest=recipe_digest,
         parents={"chat": digest_of_artifact(parent), "tokenizer": tokenizer.digest},
-        counts={"examples": len(fitting), "dropped_too_long": len(segments) - len(fitting)},
+        counts={
+            "examples": len(fitting),
+            "dropped_too_long": len(segments) - len(fitting),
+            **{f"token_id/{name}": tokenizer.special(name) for name in SPECIALS},
+        },
     )
 
 

@@ -12,6 +12,7 @@ from longstride.store.seeds import stream_seed
 from longstride.tokens.tokenizer import Tokenizer
 from schemas.artifacts import ArtifactManifest
 from schemas.recipe import Recipe
+from schemas.stages import ExtensionStage
 
 
 def pack_for_stage(
@@ -24,21 +25,19 @@ def pack_for_stage(
         RecipeError: The recipe has no such stage.
     """
     open_artifact(corpus, "documents")
-    if stage == "pretrain":
-        window, tokens, long_share = recipe.pretrain.window, recipe.pretrain.tokens, 0.0
-    else:
-        extension = extension_of(recipe, stage)
-        window, tokens, long_share = extension.window, extension.tokens, extension.long_share
+    settings = recipe.pretrain if stage == "pretrain" else extension_of(recipe, stage)
+    extension = settings if isinstance(settings, ExtensionStage) else None
     return pack_documents(
         corpus,
         Tokenizer.load(tokenizer),
-        window,
-        tokens,
+        settings.window,
+        settings.tokens,
         stream_seed(recipe.seed, stage, "packing"),
         out,
         stage,
         recipe.digest(),
-        long_share=long_share,
+        long_share=extension.long_share if extension else 0.0,
+        mixture=extension.mixture if extension else None,
     )
 
 

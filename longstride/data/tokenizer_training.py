@@ -1,9 +1,11 @@
-"""Train the tokenizer on the corpus of the run."""
+"""The tokenizer of a run: trained on its corpus, or taken over from where the run starts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from longstride.errors import RecipeError
+from longstride.recipe.starting import open_starting_point
 from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
 from longstride.store.files import read_jsonl
 from longstride.tokens.tokenizer import Tokenizer
@@ -12,14 +14,25 @@ from schemas.rows import Document
 
 
 def train_on_corpus(recipe: Recipe, corpus: Path, out: Path) -> Tokenizer:
-    """Learn the merges from the corpus and publish the tokenizer.
+    """Learn the merges from the corpus, or adopt the starting point's, and publish the tokenizer.
 
     Raises:
-        DataError: The corpus is damaged.
+        DataError: The corpus or the starting point's tokenizer is damaged.
+        RecipeError: The starting point is not what the recipe says, or the tokenizer does not fit
+            the model.
     """
     manifest = open_artifact(corpus, "documents")
     documents = read_jsonl(corpus / "documents.jsonl", Document)
-    tokenizer = Tokenizer.train((document.text for document in documents), recipe.tokenizer, out)
+    if recipe.start_from is None:
+        texts = (document.text for document in documents)
+        tokenizer = Tokenizer.train(texts, recipe.tokenizer, out)
+    else:
+        tokenizer = Tokenizer.adopt(open_starting_point(recipe.start_from), out)
+    if tokenizer.vocab_size > recipe.model.vocab_size:
+        raise RecipeError(
+            f"model.vocab_size={recipe.model.vocab_size} is less than the {tokenizer.vocab_size} "
+            "entries of the tokenizer with its special tokens; raise it"
+        )
     publish(
         out,
         "tokenizer",

@@ -131,7 +131,7 @@ def _example_summary(
 
 def _packed_summary(packed: Packed, subject: Subject, tally: Tally) -> RowFacts:
     facts = base_facts(packed, subject.recipe.model.vocab_size)
-    wrong_prompt, wrong_answer, stopless = _mask_faults(packed)
+    wrong_prompt, wrong_answer, stopless = _mask_faults(packed, _token_ids(subject))
     for number, row in enumerate(facts):
         name = str(row["id"])
         malformed = not (row["segments_ordered"] and row["positions_restart"])
@@ -164,14 +164,24 @@ _PACKED_COUNTS: Final = (
 )
 
 
-def _mask_faults(packed: Packed) -> tuple[Flags, Flags, Flags]:
+def _token_ids(subject: Subject) -> dict[str, int]:
+    """Ids of the special tokens of a turn, which the packer recorded."""
+    from longstride.tokens.tokenizer import ASSISTANT, END, SPECIALS, SYSTEM, USER
+
+    counts = subject.subject.manifest.counts
+    return {
+        name: counts.get(f"token_id/{name}", SPECIALS.index(name))
+        for name in (SYSTEM, USER, ASSISTANT, END)
+    }
+
+
+def _mask_faults(packed: Packed, ids: dict[str, int]) -> tuple[Flags, Flags, Flags]:
     """Rows with a trained prompt token, an untrained answer token, an untrained end of turn.
 
     A token belongs to the turn of the last header before it; headers themselves are never trained.
     """
-    from longstride.tokens.tokenizer import ASSISTANT, END, SPECIALS, SYSTEM, USER
+    from longstride.tokens.tokenizer import ASSISTANT, END, SYSTEM, USER
 
-    ids = {name: SPECIALS.index(name) for name in (SYSTEM, USER, ASSISTANT, END)}
     headers = [ids[SYSTEM], ids[USER], ids[ASSISTANT]]
     tokens, trained = packed.tokens_NT, packed.mask_NT != 0
     is_header = np.isin(tokens, headers) & packed.real_NT

@@ -7,7 +7,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from longstride.errors import DataError
@@ -20,7 +20,7 @@ from longstride.quality.subject import Subject, reference_faults
 from longstride.quality.words import Hashes, WordHasher, split_words
 from longstride.store.files import read_jsonl
 from schemas.recipe import Recipe
-from schemas.rows import Document
+from schemas.rows import Document, Domain
 
 PROSE: Final = frozenset({"stem", "book", "web"})
 """Domains of running text; code and generated problems break rules of prose honestly."""
@@ -140,13 +140,16 @@ def _quarantine(subject: Subject) -> tuple[int, int]:
     return count, subject.subject.manifest.counts.get("rows_read", 0)
 
 
-def mixture_facts(amounts: Counter[str], recipe: Recipe) -> RowFacts:
-    """Distance of a mixture from the recipe's: KL(actual || target) in nats, and shares.
+def mixture_facts(
+    amounts: Counter[str], recipe: Recipe, mixture: Mapping[Domain, float] | None = None
+) -> RowFacts:
+    """Distance of a mixture from its target: KL(actual || target) in nats, and shares.
 
-    KL is infinite when a domain occurs that the recipe gives no share.
+    The target is `mixture`, else the recipe's `data.mixture`. KL is infinite when a domain occurs
+    that the target gives no share.
     """
     total = sum(amounts.values())
-    target = recipe.data.mixture
+    target = recipe.data.mixture if mixture is None else mixture
     divergence = 0.0
     for domain, amount in amounts.items():
         if amount:

@@ -36,7 +36,9 @@ def measure(subject: Subject) -> Measured:
     domains: Counter[str] = Counter()
     for record in packed.records:
         domains.update(record.domain_tokens)
-    wanted = settings.long_share if isinstance(settings, ExtensionStage) else None
+    extension = settings if isinstance(settings, ExtensionStage) else None
+    wanted = extension.long_share if extension else None
+    mixture = extension.mixture if extension else None
     recorded = subject.subject.manifest.parents.get("tokenizer")
     summary: RowFacts = {
         "window_ratio": packed.window / settings.window,
@@ -45,7 +47,7 @@ def measure(subject: Subject) -> Measured:
         "long_share_gap": None if wanted is None else long_share - wanted,
         "end_of_text_tokens": int((packed.tokens_NT == tokenizer.eos_id).sum()),
         "split_share": tally.share("split_share", len(rows)),
-        "mixture_kl": mixture_facts(domains, subject.recipe)["mixture_kl"],
+        "mixture_kl": mixture_facts(domains, subject.recipe, mixture)["mixture_kl"],
         "tokenizer_matches": recorded in (None, tokenizer.digest),
     }
     return Measured(rows, summary, tally.culprits)

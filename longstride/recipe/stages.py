@@ -12,6 +12,11 @@ def extension_names(recipe: Recipe) -> list[str]:
     return [f"extend-{number}" for number in range(1, len(recipe.extension) + 1)]
 
 
+def is_extension(recipe: Recipe, stage: str) -> bool:
+    """Whether a stage extends the context."""
+    return stage in extension_names(recipe)
+
+
 def extension_of(recipe: Recipe, stage: str) -> ExtensionStage:
     """The extension stage called `extend-<n>`.
 

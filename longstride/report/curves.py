@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from longstride.report import charts
+from longstride.report import charts, context
 from longstride.report.charts import Chart, Reference, Segment, Series
 from longstride.report.markup import Safe, join, tag
 from schemas.run import RunRecord, TaskMetrics
@@ -34,6 +34,9 @@ TRAINING = (
     _Spec("Gradient norm", "before clipping", (("train/grad_norm", "gradient norm"),)),
     _Spec("Learning rate", "per step", (("train/learning_rate", "learning rate"),), zero=True,
           scale="linear"),
+    _Spec("Spike watch", "steps left out and back-offs, of a stage so far",
+          (("train/spikes", "left out"), ("train/back_offs", "back-offs")), zero=True,
+          scale="linear", steps=("train/spikes", "train/back_offs")),
     _Spec("Throughput", "tokens per second", (("train/tokens_per_second", "tokens/s"),),
           zero=True, scale="linear"),
 )  # fmt: skip
@@ -79,7 +82,8 @@ class _Track:
 def draw(record: RunRecord) -> Safe:
     """All charts by track: training first, then RL, then whatever else was logged."""
     prefixes = list(dict.fromkeys(
-        point.name.split("/", 1)[0] for task in record.metrics for point in task.points
+        point.name.split("/", 1)[0]
+        for task in record.metrics for point in task.points if not context.owns(point.name)
     ))  # fmt: skip
     if not prefixes:
         return tag("p", "No metric was written yet.", class_="empty")
@@ -110,7 +114,10 @@ def _track(prefix: str, metrics: list[TaskMetrics]) -> _Track:
     """Concatenate tasks: each begins where the one before it ended, whatever it counts from."""
     track, offset = _Track(), 0
     for task in metrics:
-        points = [p for p in task.points if p.name.split("/", 1)[0] == prefix]
+        points = [
+            p for p in task.points
+            if p.name.split("/", 1)[0] == prefix and not context.owns(p.name)
+        ]  # fmt: skip
         if not points:
             continue
         first = min(p.step for p in points)

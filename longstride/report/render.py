@@ -9,6 +9,7 @@ from longstride.report import (
     anchors,
     appendix,
     benchmark,
+    context,
     curves,
     dag_figure,
     figures,
@@ -32,6 +33,7 @@ SECTIONS = (
     ("gates", "Gates"),
     ("ladder", "Ladder"),
     ("curves", "Curves"),
+    ("context", "Context"),
     ("benchmark", "Benchmark"),
     ("rollouts", "Rollouts"),
     ("tasks", "Tasks"),
@@ -55,6 +57,8 @@ def render_report(record: RunRecord) -> str:
         "gates": f"{figures.plural(len(run.verdicts), 'verdict')}, {warned} with warnings. "
         "Failed gates are open.",
         "curves": "Shaded bands are stages and rounds. Hover for values.",
+        "context": "What the longer window is worth: each extension stage before its first step "
+        "(the parent checkpoint as it was) and after its last.",
         "rollouts": "Tokens are coloured by the importance weight of the last update that used "
         "them. Hover a token for its probabilities.",
     }
@@ -64,6 +68,7 @@ def render_report(record: RunRecord) -> str:
         "gates": [gates.draw(run, places)],
         "ladder": [ladder.draw(run.ladder)],
         "curves": [curves.draw(run)],
+        "context": [context.draw(run)],
         "benchmark": [benchmark.draw(run)],
         "rollouts": [rollouts.draw(run)],
         "tasks": [appendix.tasks(run, tree, places)],

@@ -14,10 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longstride.errors import CheckpointError, DataError
+from longstride.errors import CheckpointError
 from longstride.model.decoding import DecodeState, LayerState, decode_step, empty_state, prefill
 from longstride.model.hybrid import HybridModel
-from longstride.rollout.protocol import FinishReason, Progress, Sample, SamplingSettings
+from longstride.rollout.protocol import (
+    FinishReason,
+    Progress,
+    Sample,
+    SamplingSettings,
+    SyncReport,
+    check_prompts,
+)
 from longstride.rollout.sampling import UNIFORM_BLOCK, Drawn, draw, uniform_block
 from longstride.rollout.stopping import extend_runs
 
@@ -26,7 +33,7 @@ _REASONS: tuple[FinishReason, ...] = ("stop", "repetition", "length")
 
 
 class NativeGenerator:
-    """Samples from a `HybridModel`; implements `longstride.rollout.protocol.Generator`."""
+    """Samples from a `HybridModel`; implements `longstride.rollout.protocol.SyncedGenerator`."""
 
     def __init__(
         self, model: HybridModel, max_batch: int = 256, prefill_tokens: int = 16_384
@@ -41,6 +48,12 @@ class NativeGenerator:
         if max_batch < 1:
             raise ValueError(f"max_batch={max_batch} must be at least 1")
         self.model, self.max_batch, self.prefill_tokens = model, max_batch, prefill_tokens
+        self.version = 0
+
+    def sync(self, model: HybridModel, version: int) -> SyncReport:
+        """Sample from `model`, the trainer's own: nothing is copied, so nothing can differ."""
+        self.model, self.version = model, version
+        return SyncReport(version=version, seconds=0.0, probe_difference=0.0)
 
     def generate(
         self,
@@ -61,7 +74,7 @@ class NativeGenerator:
         """
         if samples_per_prompt < 1:
             raise ValueError(f"samples_per_prompt={samples_per_prompt} must be at least 1")
-        _check_prompts(prompts, self.model.config.vocab_size)
+        check_prompts(prompts, self.model.config.vocab_size)
         if not prompts:
             return []
         with torch.inference_mode():
@@ -94,6 +107,7 @@ class _Batch:
     ) -> None:
         self.model, self.prompts, self.samples = generator.model, prompts, samples
         self.settings, self.seed, self.prefill_tokens = settings, seed, generator.prefill_tokens
+        self.version = generator.version
         self.device = self.model.embed.weight.device
         self.jobs = len(prompts) * samples
         self.rows = rows = min(generator.max_batch, self.jobs)
@@ -232,6 +246,7 @@ class _Batch:
                 tokens=self.tokens_RL[row, :length].tolist(),
                 logprobs=self.logps_RL[row, :length].tolist(),
                 finish_reason=_REASONS[reasons[row]],
+                policy_version=self.version,
             )
         self.finished += len(ended)
         keep = self.used - len(ended)
@@ -265,15 +280,3 @@ def _one_row(state: DecodeState, row: int) -> DecodeState:
         for layer in state.layers
     ]
     return DecodeState(layers, state.lengths_R[part].clone(), state.hidden_RX[part].clone())
-
-
-def _check_prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
-    for index, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise DataError(f"prompt {index} is empty; render it with the chat template first")
-        worst = max(prompt) if min(prompt) >= 0 else min(prompt)
-        if not 0 <= worst < vocab_size:
-            raise DataError(
-                f"prompt {index} holds token {worst}, outside the model's vocabulary of "
-                f"{vocab_size}; encode it with the tokenizer that the model was trained with"
-            )

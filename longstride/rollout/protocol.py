@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from longstride.errors import DataError
+
+if TYPE_CHECKING:
+    from longstride.model.hybrid import HybridModel
 
 FinishReason = Literal["stop", "length", "repetition"]
 Progress = Callable[[int, int], None]
@@ -53,6 +58,20 @@ class Sample:
     and renormalised over the top-p set. Greedy sampling reports temperature 1."""
     finish_reason: FinishReason
     """`stop` (a stop token), `repetition` (the repetition rule) or `length` (the window)."""
+    policy_version: int = 0
+    """Version of the weights that it was drawn from, as given to the last `sync`."""
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What a weight update did."""
+
+    version: int
+    """Version that samples carry from now on."""
+    seconds: float
+    """Wall-clock time of the update and its check; starting a server is part of the first one."""
+    probe_difference: float
+    """Largest difference in log-probability between sampler and trainer on the probe, in nats."""
 
 
 class Generator(Protocol):
@@ -71,3 +90,33 @@ class Generator(Protocol):
         The same seed gives the same samples on the same machine.
         """
         ...
+
+
+class SyncedGenerator(Generator, Protocol):
+    """A generator that is told when the policy has changed."""
+
+    def sync(self, model: HybridModel, version: int) -> SyncReport:
+        """Sample from these weights from now on, and mark samples with `version`.
+
+        Raises:
+            CheckpointError: What samples now does not agree with `model`.
+            GeneratorError: The update failed or took too long.
+        """
+        ...
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
+    """Refuse prompts that a model cannot read.
+
+    Raises:
+        DataError: A prompt is empty or holds an id outside the vocabulary; names it by index.
+    """
+    for index, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise DataError(f"prompt {index} is empty; render it with the chat template first")
+        worst = max(prompt) if min(prompt) >= 0 else min(prompt)
+        if not 0 <= worst < vocab_size:
+            raise DataError(
+                f"prompt {index} holds token {worst}, outside the model's vocabulary of "
+                f"{vocab_size}; encode it with the tokenizer that the model was trained with"
+            )

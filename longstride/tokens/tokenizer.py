@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from longstride.errors import DataError
 from schemas.base import canonical_json
@@ -30,7 +30,7 @@ END: Final = "<|end|>"
 THINK: Final = "<think>"
 END_THINK: Final = "</think>"
 SPECIALS: Final = (PAD, END_OF_TEXT, SYSTEM, USER, ASSISTANT, END, THINK, END_THINK)
-"""Special tokens in the order of their ids, 0 to 7."""
+"""Special tokens; a trained tokenizer gives them the ids 0 to 7 in this order."""
 TOKENIZER_FILE: Final = "tokenizer.json"
 CONFIG_FILE: Final = "tokenizer_config.json"
 _FIX: Final = "restore it from its source, or rerun the step that trains the tokenizer"
@@ -46,8 +46,10 @@ class Tokenizer:
         self._backend.encode_special_tokens = True
         self.digest: Final = digest
         """sha256 of `tokenizer.json`, as `sha256:<hex>`."""
-        self._special_ids: Final = {name: index for index, name in enumerate(SPECIALS)}
-        self._names: Final = dict(enumerate(SPECIALS))
+        # A missing one is -1, which no token has; reading a file refuses it.
+        ids = {name: backend.token_to_id(name) for name in SPECIALS}
+        self._special_ids: Final = {n: -1 if i is None else int(i) for n, i in ids.items()}
+        self._names: Final = {index: name for name, index in self._special_ids.items()}
         self.vocab_size: Final = int(backend.get_vocab_size(with_added_tokens=True))
         """Ids are in [0, vocab_size)."""
         self.pad_id: Final = self._special_ids[PAD]
@@ -96,13 +98,55 @@ class Tokenizer:
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / TOKENIZER_FILE, backend.to_str(pretty=False))
+        return cls._described(
+            folder,
+            {
+                "training": config.model_dump(mode="json"),
+                "trained_on_characters": sum(map(len, used)),
+            },
+        )
+
+    @classmethod
+    def adopt(cls, source: Path | str, directory: Path | str) -> Tokenizer:
+        """Take over the tokenizer of a Hugging Face folder; missing special tokens are added.
+
+        Ids of the source keep their meaning; new special tokens come after them.
+
+        Raises:
+            DataError: the file is missing or corrupt, or the tokenizer is not a byte-level one,
+                so that some text would have no tokens.
+        """
+        origin = Path(source) / TOKENIZER_FILE
+        try:
+            raw = origin.read_bytes()
+            backend = Backend.from_buffer(raw)
+        except FileNotFoundError as error:
+            raise DataError(f"{origin} does not exist; {_FIX}") from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{origin} cannot be read ({error}); {_FIX}") from error
+        backend.add_special_tokens([AddedToken(name, special=True) for name in SPECIALS])
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / TOKENIZER_FILE, backend.to_str(pretty=False))
+        source_digest = "sha256:" + hashlib.sha256(raw).hexdigest()
+        adopted = cls._described(folder, {"adopted_from": source_digest})
+        probe = "\x00 caf\u00e9 \u4e16\u754c \U0001f600"
+        if adopted.decode(adopted.encode(probe)) != probe:
+            raise DataError(
+                f"{origin} does not give {probe!r} back after encoding and decoding it; only "
+                "byte-level tokenizers are supported"
+            )
+        return adopted
+
+    @classmethod
+    def _described(cls, folder: Path, origin: dict[str, object]) -> Tokenizer:
+        """Write the description beside `tokenizer.json` and return the tokenizer."""
         loaded = cls._read(folder)
         described = {
             "vocab_size": loaded.vocab_size,
             "digest": loaded.digest,
-            "special_tokens": {name: index for index, name in enumerate(SPECIALS)},
-            "training": config.model_dump(mode="json"),
-            "trained_on_characters": sum(map(len, used)),
+            "special_tokens": loaded._special_ids,
+            **origin,
         }
         _write(folder / CONFIG_FILE, canonical_json(described))
         return loaded
@@ -146,10 +190,10 @@ class Tokenizer:
 
     def _checked(self, path: Path) -> Self:
         for name, index in self._special_ids.items():
-            if self._backend.token_to_id(name) != index:
+            if index < 0:
                 raise DataError(
-                    f"{path}: special token {name} has id {self._backend.token_to_id(name)}, not "
-                    f"{index}; this tokenizer was not trained by this pipeline: {_FIX}"
+                    f"{path}: special token {name} is missing; this tokenizer was not made by "
+                    f"this pipeline: {_FIX}"
                 )
             if not self._names.keys().isdisjoint(self.encode(name)):
                 raise DataError(f"{path}: plain text {name!r} encodes to a special token; {_FIX}")

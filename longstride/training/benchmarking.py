@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from longstride.evals.benchmark import run_benchmark
-from longstride.rollout.native import NativeGenerator
+from longstride.rollout.opening import open_generator
 from longstride.tokens.tokenizer import Tokenizer
 from longstride.training.checkpoints import open_checkpoint
 from schemas.recipe import Recipe
@@ -19,14 +19,17 @@ def benchmark_checkpoint(
 
     Raises:
         DataError: An input is damaged.
+        GeneratorError: The recipe's sampling server failed.
     """
     opened = open_checkpoint(checkpoint)
-    return run_benchmark(
-        recipe,
-        NativeGenerator(opened.model, recipe.rollout.max_batch),
-        Tokenizer.load(tokenizer),
-        label,
-        opened.digest,
-        out,
-        recipe.ladder.windows[-1],
-    )
+    with open_generator(recipe, opened.model, out) as generator:
+        generator.sync(opened.model, 0)
+        return run_benchmark(
+            recipe,
+            generator,
+            Tokenizer.load(tokenizer),
+            label,
+            opened.digest,
+            out,
+            recipe.ladder.windows[-1],
+        )

@@ -145,6 +145,7 @@ def _judge(
         rewards=score.rewards,
         correct=score.correct,
         window=window,
+        policy_version=sample.policy_version,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from longstride.data.prompts import build_candidates, curate
-from longstride.rollout.native import NativeGenerator
+from longstride.rollout.opening import open_generator
 from longstride.store.artifacts import open_artifact
 from longstride.tokens.tokenizer import Tokenizer
 from longstride.training.checkpoints import open_checkpoint
@@ -23,14 +23,17 @@ def curate_with_policy(
 
     Raises:
         DataError: An input is damaged, or too few prompts survive.
+        GeneratorError: The recipe's sampling server failed.
     """
     open_artifact(examples, "chat")
     model = open_checkpoint(checkpoint).model
-    return curate(
-        recipe,
-        build_candidates(recipe, examples),
-        NativeGenerator(model, recipe.rollout.max_batch),
-        Tokenizer.load(tokenizer),
-        out,
-        recipe.ladder.windows[-1],
-    )
+    with open_generator(recipe, model, out) as generator:
+        generator.sync(model, 0)
+        return curate(
+            recipe,
+            build_candidates(recipe, examples),
+            generator,
+            Tokenizer.load(tokenizer),
+            out,
+            recipe.ladder.windows[-1],
+        )

@@ -18,6 +18,7 @@ from longstride.errors import CheckpointError
 from longstride.model.hybrid import HybridModel
 from longstride.training.arithmetic import checkpoint_activations, compute_in
 from longstride.training.ranks import Ranks
+from longstride.training.snapshots import Snapshot, restore_snapshot, state_tensors, take_snapshot
 from schemas.engine import EngineConfig
 from schemas.engine import TorchEngine as TorchConfig
 from schemas.stages import OptimizerConfig
@@ -25,6 +26,7 @@ from schemas.stages import OptimizerConfig
 MAXIMUM_BAD_STEPS = 3
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
+Accept = Callable[[float], bool]
 Result = TypeVar("Result")
 Compute = Callable[[HybridModel], Result]
 
@@ -53,14 +55,28 @@ class Engine(Protocol):
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss; the losses of all ranks add up."""
 
-    def step(self, learning_rate: float, grad_clip: float) -> float:
+    def step(self, learning_rate: float, grad_clip: float, accept: Accept | None = None) -> float:
         """Clip, update and clear gradients; return the global norm before clipping.
 
         A step whose gradient is not finite changes nothing, is counted, and returns 0.
 
+        Args:
+            learning_rate: of this step.
+            grad_clip: largest global norm.
+            accept: asked once, with the norm (infinite or NaN included), after the gradients are
+                known and before anything changes. When it says no, gradients are cleared, nothing
+                changes and nothing is counted: the caller watches. Every rank gets the same norm
+                and must give the same answer.
+
         Raises:
             CheckpointError: Gradients were not finite too often in a row; names the parameter.
         """
+
+    def snapshot(self) -> Snapshot:
+        """Copies of weights and optimizer state as they lie in this process; not collective."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot of this very engine. Collective."""
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Names and whole fp32 weights, one at a time, on the CPU."""
@@ -194,12 +210,14 @@ class TorchEngine:
         """See `Engine`."""
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def step(self, learning_rate: float, grad_clip: float) -> float:
+    def step(self, learning_rate: float, grad_clip: float, accept: Accept | None = None) -> float:
         """See `Engine`."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         total = nn.utils.get_total_norm(gradients)
         norm = float(total)
-        if math.isfinite(norm):
+        if accept is not None and not accept(norm):
+            pass
+        elif math.isfinite(norm):
             self.guard.good()
             nn.utils.clip_grads_with_norm_(self.model.parameters(), grad_clip, total)
             for group in self._optimizer.param_groups:
@@ -233,6 +251,19 @@ class TorchEngine:
             found = moments_of(tensors, name, parameter, parameter.shape)
             if found is not None:
                 self._optimizer.state[parameter] = found
+
+    def snapshot(self) -> Snapshot:
+        """See `Engine`."""
+        return take_snapshot(self._live_tensors())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """See `Engine`."""
+        restore_snapshot(self._live_tensors(), snapshot)
+
+    def _live_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        named = list(self.model.named_parameters())
+        yield from named
+        yield from state_tensors((n, self._optimizer.state.get(p, {})) for n, p in named)
 
     def sampling_model(self) -> HybridModel:
         """See `Engine`."""

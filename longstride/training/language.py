@@ -15,24 +15,44 @@ from longstride.store.metrics import METRICS_FILE, MetricsWriter
 from longstride.store.seeds import stream_seed
 from longstride.training import resuming
 from longstride.training.checkpoints import Checkpoint, open_checkpoint, publish_checkpoint
+from longstride.training.context import (
+    ContextProbe,
+    cells,
+    context_probe,
+    rope_base_of,
+    summary,
+)
+from longstride.training.engine import Engine
 from longstride.training.engines import create_engine, whole_model
 from longstride.training.launching import LanguageRequest, run_in_ranks
 from longstride.training.loop import Log, Loop, Place, Plan, evaluate
 from longstride.training.packed import PackedRows, RowCursor, open_packed
 from longstride.training.ranks import Ranks
-from longstride.training.resuming import InProgress
+from longstride.training.resuming import InProgress, Position
 from longstride.training.schedules import constant, constant_then_decay, cosine
+from longstride.training.starting import load_starting_point
 from longstride.version import code_digest
 from schemas.artifacts import CheckpointManifest
 from schemas.recipe import Recipe
 
+CONTEXT = "context_before"
+"""Name of the probe's first result among the observers of a checkpoint."""
 HELD_OUT_SHARE = 1 / 32
 
 
 def initialise(recipe: Recipe, out: Path) -> CheckpointManifest:
-    """Publish freshly initialised weights, the start of a run without a base model."""
-    model = HybridModel(recipe.model)
-    model.initialise(stream_seed(recipe.seed, "initialise"))
+    """Publish the weights that the run starts from: fresh ones, or those of `start_from`.
+
+    Raises:
+        RecipeError: The starting point is not what the recipe says.
+        CheckpointError: The starting point's weights cannot be used.
+    """
+    seed = stream_seed(recipe.seed, "initialise")
+    if recipe.start_from is None:
+        model = HybridModel(recipe.model)
+        model.initialise(seed)
+    else:
+        model = load_starting_point(recipe.model, recipe.start_from)
     return publish_checkpoint(
         model,
         out,
@@ -40,7 +60,7 @@ def initialise(recipe: Recipe, out: Path) -> CheckpointManifest:
         step=0,
         tokens_seen=0,
         recipe_digest=recipe.digest(),
-        parents={},
+        parents={"start_from": recipe.start_from.digest} if recipe.start_from else {},
         metrics={},
     )
 
@@ -61,22 +81,37 @@ def plan_of(recipe: Recipe, stage: str, rows: int) -> Plan:
             pretrain.constant_fraction,
             pretrain.warmup_steps,
         )
-        return Plan(pretrain.rows_per_step, steps, rate, pretrain.optimizer)
+        return Plan(pretrain.rows_per_step, steps, rate, pretrain.optimizer, spikes=pretrain.spikes)
     if stage == "sft":
         sft = recipe.sft
         steps = max(1, round(sft.epochs * rows / sft.rows_per_step))
         rate = cosine(sft.learning_rate, sft.final_learning_rate, steps, sft.warmup_steps)
-        return Plan(sft.rows_per_step, steps, rate, sft.optimizer)
+        return Plan(sft.rows_per_step, steps, rate, sft.optimizer, spikes=sft.spikes)
     extension = extension_of(recipe, stage)
     steps = math.ceil(extension.tokens / (extension.window * extension.rows_per_step))
-    rate = constant(extension.learning_rate)
-    return Plan(extension.rows_per_step, steps, rate, extension.optimizer, extension.rope_base)
+    return Plan(
+        extension.rows_per_step,
+        steps,
+        constant(extension.learning_rate, extension.warmup_steps),
+        extension.optimizer,
+        extension.rope_base,
+        extension.spikes,
+    )
 
 
 def train_stage(
-    recipe: Recipe, stage: str, packed: Path, parent: Path, out: Path, metrics: Path
+    recipe: Recipe,
+    stage: str,
+    packed: Path,
+    parent: Path,
+    out: Path,
+    metrics: Path,
+    tokenizer: Path | None = None,
 ) -> dict[str, float]:
     """Train one stage from a parent checkpoint and publish the result.
+
+    An extension stage also measures perplexity by position and, given the tokenizer, retrieval of a
+    passkey: of its parent as that was, and of its result.
 
     A stage that was killed goes on from its last in-progress checkpoint, and ends with the weights
     and the metrics of a stage that was not.
@@ -86,14 +121,21 @@ def train_stage(
 
     Raises:
         DataError: The rows or the parent checkpoint cannot be used.
+        TrainingDiverged: Loss or gradients exploded again after every back-off.
         EngineError: A rank process failed for a reason that is not the user's.
     """
     if recipe.engine.kind == "deepspeed":
         request = LanguageRequest(
-            recipe=recipe, stage=stage, packed=packed, parent=parent, out=out, metrics=metrics
+            recipe=recipe,
+            stage=stage,
+            packed=packed,
+            parent=parent,
+            out=out,
+            metrics=metrics,
+            tokenizer=tokenizer,
         )
         return run_in_ranks(request, recipe.engine)
-    return train_on_ranks(recipe, stage, packed, parent, out, metrics, Ranks())
+    return train_on_ranks(recipe, stage, packed, parent, out, metrics, Ranks(), tokenizer)
 
 
 def train_on_ranks(
@@ -104,6 +146,7 @@ def train_on_ranks(
     out: Path,
     metrics: Path,
     ranks: Ranks,
+    tokenizer: Path | None = None,
 ) -> dict[str, float]:
     """The same in this process, one of `ranks.count` that all call it; the first one writes."""
     checkpoint = open_checkpoint(parent)
@@ -122,25 +165,28 @@ def train_on_ranks(
         metrics,
     )
     found = _find(place, ranks)
+    parent_base = checkpoint.model.config.rope_base
     model = _starting_model(checkpoint, plan, found)
     engine = create_engine(model, plan.optimizer, recipe.engine, ranks)
+    probe = context_probe(recipe, stage, held_out, tokenizer)
     cursor = RowCursor(training.rows, plan.rows_per_step, stream_seed(recipe.seed, stage, "rows"))
     with _metrics(metrics, ranks, found) as log:
-        loop = Loop(engine, training, plan, cursor, log, place)
+        position = found.position if found else _before(engine, held_out, probe, parent_base, log)
+        loop = Loop(engine, training, plan, cursor, log, place, position)
         if found is not None:
             loop.restore(found)
             if ranks.first:
                 print(f"{stage} goes on after step {found.position.step} of {plan.steps}")
-        else:
-            loop.position.validation_before = evaluate(engine, held_out)
-            log(0, {"validation/loss": loop.position.validation_before})
         loss = loop.run()
         after = evaluate(engine, held_out)
-        log(plan.steps, {"validation/loss": after})
+        context = probe.measure(engine)
+        log(plan.steps, {"validation/loss": after, **context})
     final = {
         "loss": loss,
         "validation_loss": after,
-        "validation_loss_before": loop.position.validation_before,
+        "validation_loss_before": position.validation_before,
+        **loop.steps.counts(),
+        **summary(position.observers[CONTEXT], context),
     }
     trained = whole_model(engine)
     if ranks.first:
@@ -153,11 +199,25 @@ def train_on_ranks(
             + plan.steps * plan.rows_per_step * training.window,
             recipe_digest=recipe.digest(),
             parents={"checkpoint": checkpoint.digest, "packed": rows.digest},
-            metrics=final,
+            metrics=final | cells(position.observers[CONTEXT], context),
         )
         resuming.discard(place.directory)
     ranks.barrier()
     return final
+
+
+def _before(
+    engine: Engine, held_out: PackedRows, probe: ContextProbe, parent_base: float, log: Log
+) -> Position:
+    """Where a stage starts: the loss with the stage's own RoPE base, the context with its parent's.
+
+    The first is what training sets out from, the second what the stage has to improve on.
+    """
+    loss = evaluate(engine, held_out)
+    with rope_base_of(engine.model, parent_base):
+        context = probe.measure(engine)
+    log(0, {"validation/loss": loss, **context})
+    return Position(step=0, validation_before=loss, observers={CONTEXT: context})
 
 
 def _split(rows: PackedRows) -> tuple[PackedRows, PackedRows]:

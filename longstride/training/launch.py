@@ -152,6 +152,7 @@ def _run(request: Request, ranks: Ranks) -> dict[str, float]:
             request.out,
             request.metrics,
             ranks,
+            request.tokenizer,
         )
     paths = {name: getattr(request, name) for name in RoundPaths.__dataclass_fields__}
     return run_round_on_ranks(request.recipe, request.number, RoundPaths(**paths), ranks)

@@ -42,6 +42,7 @@ class LanguageRequest(Contract):
     parent: Path
     out: Path
     metrics: Path
+    tokenizer: Path | None = None
 
 
 class RoundRequest(Contract):

@@ -20,9 +20,12 @@ from longstride.training import resuming
 from longstride.training.engine import Engine
 from longstride.training.packed import PackedRows, RowCursor
 from longstride.training.resuming import InProgress, Position
+from longstride.training.safety import WatchedSteps, finite
 from longstride.training.schedules import Schedule
-from schemas.stages import OptimizerConfig
+from schemas.stages import OptimizerConfig, SpikeConfig
 
+SPIKES = "spikes"
+"""Name of the watch among the observers of a checkpoint."""
 TAIL_SHARE = 0.1
 """The loss of a stage is the mean over this last share of its steps."""
 
@@ -38,6 +41,7 @@ class Plan:
     rate: Schedule
     optimizer: OptimizerConfig
     rope_base: float | None = None
+    spikes: SpikeConfig = field(default_factory=SpikeConfig)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,12 @@ class Loop:
     log: Log
     place: Place
     position: Position = field(default_factory=lambda: Position(step=0))
+    steps: WatchedSteps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steps = WatchedSteps(
+            self.engine, self.plan.spikes, self.position.validation_before or None
+        )
 
     def restore(self, found: InProgress) -> None:
         """Go on where a checkpoint was taken; the engine was built from its weights already."""
@@ -70,42 +80,49 @@ class Loop:
         tensors = found.cursor()
         torch.set_rng_state(tensors["torch_rng"])
         self.cursor.load_state(tensors)
+        self.steps.load_state(found.position.observers[SPIKES])
 
     def run(self) -> float:
         """Take all steps that are left; return the mean loss over the last tenth."""
         first = self.engine.ranks.first
         progress = Progress(self.plan.steps, "steps") if first else None
         every = self.engine.config.checkpoint_every_steps
+        due = False
         while self.position.step < self.plan.steps:
             loss = self.advance()
             if progress is not None:
                 progress.update(self.position.step, f"loss {loss:.3f}")
-            if every and self.position.step % every == 0 and self.position.step < self.plan.steps:
+            due = due or bool(every and self.position.step % every == 0)
+            # The state amid spikes may be the one that causes them.
+            if due and self.steps.calm and self.position.step < self.plan.steps:
                 self.save()
+                due = False
         return sum(self.position.tail) / max(1, len(self.position.tail))
 
     def advance(self) -> float:
         """Take one step and return its loss (nats a token)."""
         step = self.position.step
         loss = accumulate(self.engine, self.rows.take(self.cursor.next()))
-        rate = self.plan.rate(step)
-        norm = self.engine.step(rate, self.plan.optimizer.grad_clip)
+        rate, clip = self.plan.rate(step), self.plan.optimizer.grad_clip
+        decision = self.steps.take(step, loss, rate, clip)
         self.log(
             step,
             {
-                "train/loss": loss,
-                "train/grad_norm": norm,
-                "train/learning_rate": rate,
+                **finite({"train/loss": loss, "train/grad_norm": self.steps.norm}),
+                "train/learning_rate": self.steps.learning_rate,
                 "train/skipped_steps": self.engine.skipped_steps,
+                **self.steps.metrics(),
             },
         )
-        if step >= self.plan.steps * (1 - TAIL_SHARE):
+        if step >= self.plan.steps * (1 - TAIL_SHARE) and decision.action == "ok":
             self.position.tail.append(loss)
         self.position.step = step + 1
         return loss
 
     def save(self) -> None:
-        """Publish an in-progress checkpoint."""
+        """Publish an in-progress checkpoint, also the state that the watch then goes back to."""
+        self.steps.keep_state()
+        self.position.observers[SPIKES] = self.steps.state()
         self.position.skipped_steps = self.engine.guard.skipped
         self.position.bad_steps_in_a_row = self.engine.guard.in_a_row
         resuming.save(

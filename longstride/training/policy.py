@@ -11,7 +11,8 @@ from torch import Tensor
 
 from longstride.model.hybrid import HybridModel
 from longstride.rl.objectives import objective_of
-from longstride.rollout.native import NativeGenerator
+from longstride.rollout.opening import open_generator
+from longstride.rollout.protocol import SyncedGenerator
 from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
 from longstride.store.files import read_json, read_jsonl, write_json, write_jsonl
 from longstride.store.metrics import MetricsWriter
@@ -69,7 +70,7 @@ class _Round:
     number: int
     window: int
     engine: Engine
-    generator: NativeGenerator
+    generator: SyncedGenerator
     tokenizer: Tokenizer
     prompts: list[RLPrompt]
     settings: UpdateSettings
@@ -86,6 +87,7 @@ def run_round(recipe: Recipe, number: int, paths: RoundPaths) -> dict[str, float
     Raises:
         DataError: An input cannot be used.
         CheckpointError: The checkpoint is damaged, or sampler and trainer disagree.
+        GeneratorError: The recipe's sampling server failed.
         EngineError: A rank process failed for a reason that is not the user's.
     """
     open_artifact(paths.ladder, "ladder_state")
@@ -110,8 +112,11 @@ def run_round_on_ranks(
     engine = create_engine(checkpoint.model.float(), recipe.rl.optimizer, recipe.engine, ranks)
     if checkpoint.optimizer_state is not None:
         engine.load_optimizer_state(checkpoint.optimizer_state)
-    with MetricsWriter(paths.metrics if ranks.first else None) as writer:
-        current = _begin(recipe, number, paths, state, engine, writer)
+    with (
+        MetricsWriter(paths.metrics if ranks.first else None) as writer,
+        open_generator(recipe, engine.sampling_model(), paths.metrics) as generator,
+    ):
+        current = _begin(recipe, number, paths, state, engine, generator, writer)
         batches = _run_batches(current)
         final = dict(writer.last)
     trained, optimizer_state = whole_model(engine), whole_optimizer_state(engine)
@@ -149,6 +154,7 @@ def _begin(
     paths: RoundPaths,
     state: LadderState,
     engine: Engine,
+    generator: SyncedGenerator,
     writer: MetricsWriter,
 ) -> _Round:
     open_artifact(paths.prompts, "prompts")
@@ -165,7 +171,7 @@ def _begin(
         number=number,
         window=state.window,
         engine=engine,
-        generator=NativeGenerator(engine.sampling_model(), recipe.rollout.max_batch),
+        generator=generator,
         tokenizer=Tokenizer.load(paths.tokenizer),
         prompts=list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt)),
         settings=settings,
@@ -190,9 +196,17 @@ def _run_batches(current: _Round) -> list[Batch]:
 def _collect(current: _Round, number: int) -> Batch:
     """Sample and judge on the first rank with the present weights; all ranks get the batch."""
     ranks = current.engine.ranks
-    current.engine.sampling_model()
+    model = current.engine.sampling_model()
     if not ranks.first:
         return batch_from_json(ranks.from_first(None))
+    synced = current.generator.sync(model, current.step)
+    current.writer.log(
+        current.step,
+        {
+            "rollout/sync/seconds": synced.seconds,
+            "rollout/sync/probe_difference": synced.probe_difference,
+        },
+    )
     batch = collect_batch(
         current.recipe,
         current.prompts,

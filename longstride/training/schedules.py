@@ -41,6 +41,6 @@ def cosine(peak: float, final: float, steps: int, warmup: int) -> Schedule:
     return rate
 
 
-def constant(peak: float) -> Schedule:
-    """Always the same rate."""
-    return lambda step: peak
+def constant(peak: float, warmup: int = 0) -> Schedule:
+    """Warm up, then always the same rate."""
+    return lambda step: peak * min(1.0, (step + 1) / max(1, warmup))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from longstride.model.hybrid import HybridModel
 from longstride.training.engine import (
     MOMENTS,
+    Accept,
     Compute,
     FiniteGuard,
     Result,
@@ -28,6 +29,7 @@ from longstride.training.engine import (
     replica,
 )
 from longstride.training.ranks import Ranks
+from longstride.training.snapshots import Snapshot, restore_snapshot, state_tensors, take_snapshot
 from schemas.engine import DeepSpeedEngine as DeepSpeedConfig
 from schemas.stages import OptimizerConfig
 
@@ -48,14 +50,39 @@ class _ClippedAdamW(torch.optim.AdamW):
 
     clip = math.inf
     norm = 0.0
+    wanted: Accept = staticmethod(math.isfinite)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         parameters = [p for group in self.param_groups for p in group["params"]]
         total = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.norm = float(total)
-        if math.isfinite(self.norm):
+        if self.wanted(self.norm):
             nn.utils.clip_grads_with_norm_(parameters, self.clip, total)
             super().step(closure)
+
+
+class _AskingAdamW(torch.optim.AdamW):
+    """AdamW under ZeRO 1 to 3, called once a group of parameters when the norm is known."""
+
+    wanted: Callable[[], bool] = staticmethod(lambda: True)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if self.wanted():
+            super().step(closure)
+
+
+class _Answer:
+    """Asks `accept` once a step, and remembers what it said."""
+
+    def __init__(self, accept: Accept | None) -> None:
+        self._accept = accept
+        self.value: bool | None = None if accept else True
+
+    def __call__(self, norm: float) -> bool:
+        if self.value is None:
+            assert self._accept is not None
+            self.value = self._accept(norm)
+        return self.value
 
 
 class ShardedEngine:
@@ -80,8 +107,8 @@ class ShardedEngine:
     def _initialise(self, config: OptimizerConfig) -> Any:
         wrapped = _Step(self.model)
         optimizer = adamw(self.model, config)
-        if self.config.zero_stage == 0:
-            optimizer = _ClippedAdamW(optimizer.param_groups, lr=0.0, fused=True)
+        kind = _ClippedAdamW if self.config.zero_stage == 0 else _AskingAdamW
+        optimizer = kind(optimizer.param_groups, lr=0.0, fused=True)
         engine, *_ = self._deepspeed.initialize(
             model=wrapped, optimizer=optimizer, config=_settings(self.config)
         )
@@ -119,19 +146,26 @@ class ShardedEngine:
 
         return note
 
-    def step(self, learning_rate: float, grad_clip: float) -> float:
+    def step(self, learning_rate: float, grad_clip: float, accept: Accept | None = None) -> float:
         """See `Engine`."""
+        answer = _Answer(accept)
         optimizer = self._engine.optimizer
+        norm: float
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
         if self.config.zero_stage == 0:
             optimizer.clip = grad_clip
+            optimizer.wanted = lambda norm: answer(norm) and math.isfinite(norm)
             self._engine.step()
-            norm = float(optimizer.norm)
+            norm = optimizer.norm
         else:
             optimizer.clip_grad = grad_clip
+            optimizer.optimizer.wanted = lambda: answer(float(optimizer._global_grad_norm))
             self._engine.step()
             norm = math.inf if optimizer.overflow else float(optimizer._global_grad_norm)
+        # DeepSpeed does not call the optimizer when a gradient overflowed.
+        if not answer(norm):
+            return norm if math.isfinite(norm) else 0.0
         if math.isfinite(norm):
             self.guard.good()
             return norm
@@ -183,6 +217,31 @@ class ShardedEngine:
                     states[parameter][key].copy_(value)
                 else:
                     self._deepspeed.utils.safe_set_full_optimizer_state(parameter, value, key)
+
+    def snapshot(self) -> Snapshot:
+        """See `Engine`."""
+        return take_snapshot(self._live_tensors())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """See `Engine`."""
+        if self.config.zero_stage == 3:
+            # Whole weights that are still around from a forward pass would outlive the change.
+            self._engine.empty_partition_cache()
+        restore_snapshot(self._live_tensors(), snapshot)
+        if self.config.zero_stage == 3 and (whole := self._engine.optimizer.persistent_parameters):
+            # Small parameters stay whole on every rank, beside their shards.
+            whole[0].all_gather(whole)
+
+    def _live_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Weights, this rank's fp32 shards of them, and its optimizer state."""
+        for name, parameter in self.model.named_parameters():
+            shard = getattr(parameter, "ds_tensor", None)
+            yield name, parameter if shard is None else shard
+        flat = {f"flat/{index}": value for index, value in enumerate(self._flat_parameters())}
+        if self.config.zero_stage:
+            yield from flat.items()
+        states = self._flat_states()
+        yield from state_tensors((name, states.get(value, {})) for name, value in flat.items())
 
     def _base_optimizer(self) -> torch.optim.Optimizer:
         """The AdamW that really steps, on whole parameters or on this rank's flat shards."""

@@ -70,6 +70,16 @@ def test_check_prints_the_plan_and_starts_nothing(capsys, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_check_shows_the_memory_of_each_task_and_what_does_not_fit(capsys):
+    _, output, _ = said(capsys, "check", MICRO)
+    lines = [line.split() for line in output.splitlines()]
+    assert ["sft", "3Gi"] in [[words[0], words[3]] for words in lines if len(words) > 6]
+    assert "problem:" not in output
+    _, output, _ = said(capsys, "check", MICRO, "--set", "resources.benchmark.memory=200Mi")
+    (problem,) = [line for line in output.splitlines() if "problem:" in line]
+    assert "benchmark needs about 0." in problem and "limit memory=200Mi" in problem
+
+
 def test_check_shows_the_threshold_of_the_recipe_and_not_the_default(capsys):
     _, output, _ = said(capsys, "check", MICRO)
     (line,) = [line for line in output.splitlines() if "mean_word_length" in line]

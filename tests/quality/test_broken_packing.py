@@ -18,9 +18,10 @@ def outcome(edge, measured, recipe):
             if not passed}  # fmt: skip
 
 
-def measure_rows(parts, subject, stage="extend-1"):
+def measure_rows(parts, subject, stage="extend-1", recipe=None):
     reference = _open(parts["tokenizer"], "tokenizer")
-    return measure_packed.measure(Subject(stage, parts.recipe, _open(subject, "packed"), reference))
+    opened = _open(subject, "packed")
+    return measure_packed.measure(Subject(stage, recipe or parts.recipe, opened, reference))
 
 
 def pad_end(tensors, records, manifest):
@@ -137,6 +138,14 @@ def test_a_mixture_far_from_the_recipes_is_seen(parts, tmp_path):
     broken = write_packed(tmp_path / "p", parts["extend-1"], narrow)
     measured = measure_rows(parts, broken)
     assert measured.summary["mixture_kl"] == pytest.approx(np.log(1 / 0.25))
+
+
+def test_a_stage_with_a_mixture_of_its_own_is_judged_by_that(parts, tmp_path):
+    broken = write_packed(tmp_path / "p", parts["extend-1"], narrow)
+    recipe = parts.recipe.model_copy(deep=True)
+    recipe.extension[0].mixture = {"code": 0.5, "book": 0.5}
+    measured = measure_rows(parts, broken, recipe=recipe)
+    assert measured.summary["mixture_kl"] == pytest.approx(np.log(1 / 0.5))
 
 
 def test_rows_of_another_window_are_seen(parts):

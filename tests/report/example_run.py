@@ -224,8 +224,28 @@ def _training_metrics(rng: random.Random) -> list[TaskMetrics]:
             }  # fmt: skip
             points += [MetricPoint(step=step, name=n, value=v) for n, v in values.items()]
         name = "extend" if stage.startswith("extend") else stage
+        if name == "extend":
+            points += _context(rng, steps)
         metrics.append(TaskMetrics(task=f"root/{stage}/{name}", stage=stage, points=points))
     return metrics
+
+
+def _context(rng: random.Random, steps: int) -> list[MetricPoint]:
+    points = []
+    for step in (0, steps):
+        for first, end in ((0, 16), (16, 32), (32, 64)):
+            value = 9.0 + end / 16 * (step == 0) + rng.random()
+            name = f"validation/perplexity/positions_{first}_{end}"
+            points.append(MetricPoint(step=step, name=name, value=value))
+        for length in (32, 64):
+            for depth in (0, 50, 100):
+                cell = f"passkey/length_{length}/depth_{depth}"
+                values = {"accuracy": 0.1 + 0.6 * bool(step), "margin": 2.0 * bool(step),
+                          "rank": 5.5 - 3 * bool(step)}  # fmt: skip
+                points += [MetricPoint(step=step, name=f"{cell}/{n}", value=v)
+                           for n, v in values.items()]  # fmt: skip
+    points.append(MetricPoint(step=steps, name="train/spikes", value=3))
+    return [*points, MetricPoint(step=steps, name="train/back_offs", value=1)]
 
 
 def _rl_metrics(rng: random.Random) -> list[TaskMetrics]:

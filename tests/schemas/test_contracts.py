@@ -54,6 +54,42 @@ def test_the_ladder_at_scale_1000_has_the_papers_windows():
     assert LadderConfig(scale=1000).windows == [40000, 48000, 56000, 64000, 72000, 80000]
 
 
+def with_stage_mixture(mixture):
+    sums = {"parameters": {"min_terms": 3, "max_terms": 3}}
+    return Recipe.model_validate(
+        {
+            "name": "small",
+            "data": {
+                "sources": [
+                    {"kind": "standard_library", "name": "code", "domain": "code", "part": "code"}
+                ],
+                "mixture": {"code": 1.0, "web": 0.0},
+            },
+            "tasks": [{"name": "chain_sum", "levels": [sums]}],
+            "extension": [
+                {"window": 128, "rope_base": 2e4, "tokens": 1, "learning_rate": 1e-3,
+                 "mixture": mixture},
+            ],
+        }
+    )  # fmt: skip
+
+
+def test_a_stage_may_have_a_mixture_of_its_own():
+    assert with_stage_mixture({"code": 1.0}).extension[0].mixture == {"code": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("mixture", "why"),
+    [
+        ({"code": 0.5, "web": 0.2}, "sum to 1"),
+        ({"code": 0.5, "web": 0.5}, r"mixture with \['web'\], but the corpus"),
+    ],
+)
+def test_a_stage_mixture_that_cannot_be_met_is_refused(mixture, why):
+    with pytest.raises(ValidationError, match=why):
+        with_stage_mixture(mixture)
+
+
 def test_m1_has_a_softmax_layer_in_every_eight():
     kinds = seven_to_one(80)
     assert [i for i, kind in enumerate(kinds) if kind == "softmax"] == list(range(7, 80, 8))

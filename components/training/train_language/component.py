@@ -12,6 +12,7 @@ def train_language(
     recipe: dsl.Input[dsl.Artifact],
     packed: dsl.Input[dsl.Dataset],
     parent: dsl.Input[dsl.Model],
+    tokenizer: dsl.Input[dsl.Artifact],
     checkpoint: dsl.Output[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
 ) -> None:
@@ -28,6 +29,7 @@ def train_language(
         Path(parent.path),
         Path(checkpoint.path),
         Path(metrics.path),
+        Path(tokenizer.path),
     )
     for name, value in final.items():
         metrics.log_metric(name, value)
