@@ -60,7 +60,7 @@ class Sample:
     """fp32 log-probability of each token under the distribution it was drawn from: tempered,
     and renormalised over the top-p set. Greedy sampling reports temperature 1."""
     finish_reason: FinishReason
-    """`stop` (a stop token or string), `repetition` (the repetition rule) or `length` (the window)."""
+    """`stop` (a stop token or string), `repetition` (the rule) or `length` (the window)."""
     policy_version: int = 0
     """Version of the weights that it was drawn from, as given to the last `sync`."""
 

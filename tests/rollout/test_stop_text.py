@@ -1,8 +1,5 @@
 """Stop strings, on a toy alphabet where token i is a letter or a few."""
 
-import functools
-import operator
-
 import pytest
 import torch
 from hypothesis import given
