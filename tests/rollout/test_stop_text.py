@@ -1,5 +1,7 @@
 """Stop strings, on a toy alphabet where token i is a letter or a few."""
 
+from itertools import chain
+
 import pytest
 import torch
 from hypothesis import given
@@ -47,11 +49,7 @@ def test_the_generator_ends_samples_at_the_string_and_keeps_what_came_before():
     settings = SamplingSettings(max_new_tokens=40, stop_text=text)
     stopped = generator.generate(prompts, 12, settings, seed=3)
     cuts = 0
-    for whole, cut in zip(
-        functools.reduce(operator.iadd, free, []),
-        functools.reduce(operator.iadd, stopped, []),
-        strict=True,
-    ):
+    for whole, cut in zip(chain(*free), chain(*stopped), strict=True):
         kept = text.cut(whole.tokens)
         cuts += kept is not None
         assert cut.tokens == whole.tokens[:kept]
