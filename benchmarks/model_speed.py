@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -55,7 +57,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", choices=["train", "decode", "rollout", "lightning"])
+    parser.add_argument("--only", choices=["train", "decode", "rollout", "lightning", "compile"])
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -65,12 +67,14 @@ def main() -> None:
     peak = peak_flops()
     parts: dict[str, Callable[[HybridModel, Any, int], Iterator[Measured]]] = {
         "train": training, "decode": decoding, "rollout": rollout, "lightning": lightning,
+        "compile": compiled,
     }  # fmt: skip
     if not arguments.json:
         print(f"matrix-product peak of one core: {peak / 1e9:.0f} GFLOP/s (fp32)\n{HEADER}")
     measured = []
-    for name, part in parts.items():
-        for row in part(ours, theirs, arguments.repeats) if arguments.only in (None, name) else ():
+    chosen = [arguments.only] if arguments.only else [n for n in parts if n != "compile"]
+    for name in chosen:
+        for row in parts[name](ours, theirs, arguments.repeats):
             measured.append(row)
             if not arguments.json:
                 print(row.row(peak), flush=True)
@@ -116,6 +120,30 @@ def training(model: HybridModel, reference: Any, repeats: int) -> Iterator[Measu
         flops = training_flops(CONFIG, 1, window)
         what = f"train {rows} x {window}"
         yield compare(what, _implementations(ours, theirs), rows * window, flops, repeats)
+
+
+def compiled(model: HybridModel, reference: Any, repeats: int) -> Iterator[Measured]:
+    """The same training step through `torch.compile`, C kernels off: is it worth its minutes?"""
+    rows, window = TRAINING[0]
+    tokens = torch.randint(8, CONFIG.vocab_size, (rows, window))
+    faster = torch.compile(model)
+
+    def ours() -> None:
+        logp, _ = token_logprobs(model, faster(tokens).hidden_BTD[:, :-1], tokens[:, 1:])
+        (-logp.mean()).backward()
+        model.zero_grad()
+
+    def theirs() -> None:
+        reference(tokens, labels=tokens, use_cache=False).loss.backward()
+        reference.zero_grad()
+
+    begun = time.monotonic()
+    ours()
+    print(f"torch.compile took {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    flops = training_flops(CONFIG, 1, window)
+    what = f"compiled {rows} x {window}"
+    functions = {"longstride": ours, "transformers": theirs}
+    yield compare(what, functions, rows * window, flops, repeats)
 
 
 def decoding(model: HybridModel, reference: Any, repeats: int) -> Iterator[Measured]:

@@ -25,7 +25,7 @@ class _Engine(Contract):
 
 
 class TorchEngine(_Engine):
-    """Plain torch in the process of the task."""
+    """Plain torch in the process of the task, on the CPU."""
 
     kind: Literal["torch"] = "torch"
     """Discriminator."""
