@@ -5,6 +5,8 @@ Legend: R rows, X width, M routed tokens, F expert width, H heads, D head width.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,18 +15,15 @@ from longstride.model.kernels.library import library
 
 def usable(*tensors: Tensor) -> bool:
     """Return whether the kernels can take these tensors: fp32 on a CPU, outside of tracing."""
-    return (
-        all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
-        and not torch.compiler.is_compiling()
-        and library() is not None
-    )
+    for tensor in tensors:
+        if tensor.dtype is not torch.float32 or not tensor.is_cpu:
+            return False
+    return not torch.compiler.is_compiling() and library() is not None
 
 
-def _call(name: str, *arguments: object) -> None:
-    loaded = library()
-    assert loaded is not None
-    pointers = (a.data_ptr() if isinstance(a, Tensor) else a for a in arguments)
-    getattr(loaded, name)(*pointers)
+def _kernels() -> Any:
+    """Return the loaded library; attributes of it are C functions that take addresses."""
+    return library()
 
 
 def _parts() -> int:
@@ -37,7 +36,9 @@ def rms_norm(x: Tensor, weight_X: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     x = x.contiguous()
     width = x.shape[-1]
     y, scale = torch.empty_like(x), x.new_empty(x.shape[:-1])
-    _call("rms_norm", x, weight_X, eps, scale.numel(), width, y, scale)
+    _kernels().rms_norm(
+        x.data_ptr(), weight_X.data_ptr(), eps, scale.numel(), width, y.data_ptr(), scale.data_ptr()
+    )
     return y, scale
 
 
@@ -48,9 +49,17 @@ def rms_norm_backward(
     grad, x = grad.contiguous(), x.contiguous()
     width, parts = x.shape[-1], _parts()
     dx, dweight = torch.empty_like(x), x.new_zeros(parts, width)
-    _call(
-        "rms_norm_backward", grad, x, weight_X, scale, scale.numel(), width, parts, dx, dweight
-    )  # fmt: skip
+    _kernels().rms_norm_backward(
+        grad.data_ptr(),
+        x.data_ptr(),
+        weight_X.data_ptr(),
+        scale.data_ptr(),
+        scale.numel(),
+        width,
+        parts,
+        dx.data_ptr(),
+        dweight.data_ptr(),
+    )
     return dx, dweight.sum(0)
 
 
@@ -66,7 +75,17 @@ def gated_norm(o: Tensor, weight_X: Tensor, gate: Tensor, eps: float) -> tuple[T
     o = o.contiguous()
     width = o.shape[-1]
     y, scale = torch.empty_like(o), o.new_empty(o.shape[:-1])
-    _call("gated_norm", o, weight_X, gate, _stride(gate), eps, scale.numel(), width, y, scale)
+    _kernels().gated_norm(
+        o.data_ptr(),
+        weight_X.data_ptr(),
+        gate.data_ptr(),
+        _stride(gate),
+        eps,
+        scale.numel(),
+        width,
+        y.data_ptr(),
+        scale.data_ptr(),
+    )
     return y, scale
 
 
@@ -77,10 +96,20 @@ def gated_norm_backward(
     grad, o = grad.contiguous(), o.contiguous()
     width, parts = o.shape[-1], _parts()
     d_o, dgate, dweight = torch.empty_like(o), torch.empty_like(o), o.new_zeros(parts, width)
-    _call(
-        "gated_norm_backward", grad, o, weight_X, gate, _stride(gate), scale, scale.numel(), width,
-        parts, d_o, dgate, dweight,
-    )  # fmt: skip
+    _kernels().gated_norm_backward(
+        grad.data_ptr(),
+        o.data_ptr(),
+        weight_X.data_ptr(),
+        gate.data_ptr(),
+        _stride(gate),
+        scale.data_ptr(),
+        scale.numel(),
+        width,
+        parts,
+        d_o.data_ptr(),
+        dgate.data_ptr(),
+        dweight.data_ptr(),
+    )
     return d_o, dweight.sum(0), dgate
 
 
@@ -88,14 +117,16 @@ def swiglu(pre_M2F: Tensor) -> Tensor:
     """Return SiLU(gate) x up of [M, gate|up]."""
     pre = pre_M2F.contiguous()
     act = pre.new_empty(pre.shape[0], pre.shape[1] // 2)
-    _call("swiglu", pre, act.shape[0], act.shape[1], act)
+    _kernels().swiglu(pre.data_ptr(), act.shape[0], act.shape[1], act.data_ptr())
     return act
 
 
 def swiglu_backward(pre_M2F: Tensor, dact_MF: Tensor) -> Tensor:
     """Return the gradient of [M, gate|up]."""
     dpre = torch.empty_like(pre_M2F)
-    _call("swiglu_backward", pre_M2F, dact_MF, dact_MF.shape[0], dact_MF.shape[1], dpre)
+    _kernels().swiglu_backward(
+        pre_M2F.data_ptr(), dact_MF.data_ptr(), dact_MF.shape[0], dact_MF.shape[1], dpre.data_ptr()
+    )
     return dpre
 
 
@@ -108,9 +139,18 @@ def silu_heads(x_BTE: Tensor, heads: int, padded: int) -> tuple[Tensor, Tensor, 
     dim = width // (3 * heads)
     out = x_BTE.new_empty(3, batch, heads, padded, dim)
     q, k, v = out.unbind(0)
-    _call(
-        "silu_heads", x_BTE, *_steps(x_BTE), batch, tokens, padded, heads, dim, q, k, v
-    )  # fmt: skip
+    _kernels().silu_heads(
+        x_BTE.data_ptr(),
+        *_steps(x_BTE),
+        batch,
+        tokens,
+        padded,
+        heads,
+        dim,
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+    )
     return q, k, v
 
 
@@ -120,10 +160,20 @@ def silu_heads_backward(
     """Write the gradient of the input from those of q, k, v [B, H, padded, D] into `out_BTE`."""
     batch, tokens, _ = x_BTE.shape
     padded, dim = dq.shape[-2], dq.shape[-1]
-    _call(
-        "silu_heads_backward", x_BTE, *_steps(x_BTE), dq, dk, dv, batch, tokens, padded, heads, dim,
-        out_BTE, *_steps(out_BTE),
-    )  # fmt: skip
+    _kernels().silu_heads_backward(
+        x_BTE.data_ptr(),
+        *_steps(x_BTE),
+        dq.data_ptr(),
+        dk.data_ptr(),
+        dv.data_ptr(),
+        batch,
+        tokens,
+        padded,
+        heads,
+        dim,
+        out_BTE.data_ptr(),
+        *_steps(out_BTE),
+    )
 
 
 def _steps(x_BTE: Tensor) -> tuple[int, int]:
@@ -137,11 +187,19 @@ def lightning_step(
 ) -> Tensor:
     """Advance the states in place by one token; return the gated, normed output [R, W]."""
     rows, heads, dim, _ = state_RHDD.shape
+    qkvg_RE = qkvg_RE.contiguous()
     y = qkvg_RE.new_empty(rows, heads * dim)
-    _call(
-        "lightning_step", qkvg_RE.contiguous(), decay_H, weight_W, eps, rows, heads, dim,
-        state_RHDD, y,
-    )  # fmt: skip
+    _kernels().lightning_step(
+        qkvg_RE.data_ptr(),
+        decay_H.data_ptr(),
+        weight_W.data_ptr(),
+        eps,
+        rows,
+        heads,
+        dim,
+        state_RHDD.data_ptr(),
+        y.data_ptr(),
+    )
     return y
 
 
@@ -151,7 +209,17 @@ def add_norm(
     """Return update + alpha x base, written over `update`, and its norm."""
     y = torch.empty_like(update_RX)
     rows, width = update_RX.shape
-    _call("add_norm", update_RX, base_RX, alpha, weight_X, eps, rows, width, update_RX, y)
+    _kernels().add_norm(
+        update_RX.data_ptr(),
+        base_RX.data_ptr(),
+        alpha,
+        weight_X.data_ptr(),
+        eps,
+        rows,
+        width,
+        update_RX.data_ptr(),
+        y.data_ptr(),
+    )
     return update_RX, y
 
 
@@ -162,7 +230,17 @@ def route(logits_NE: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor, Tensor
     chosen = torch.empty(tokens, top_k, dtype=torch.int64)
     slots, source = torch.empty_like(chosen), chosen.new_empty(tokens * top_k)
     ends = torch.empty(experts, dtype=torch.int32)
-    _call("route", logits_NE, tokens, experts, top_k, weights, chosen, slots, source, ends)
+    _kernels().route(
+        logits_NE.data_ptr(),
+        tokens,
+        experts,
+        top_k,
+        weights.data_ptr(),
+        chosen.data_ptr(),
+        slots.data_ptr(),
+        source.data_ptr(),
+        ends.data_ptr(),
+    )
     return weights, chosen, slots, source, ends
 
 
@@ -173,5 +251,15 @@ def combine(
     tokens, top_k = weights_NK.shape
     out = y_MX.new_empty(tokens, y_MX.shape[1])
     base = None if base_NX is None else base_NX.contiguous()
-    _call("combine", y_MX, weights_NK, slots_NK, base, alpha, tokens, top_k, y_MX.shape[1], out)
+    _kernels().combine(
+        y_MX.data_ptr(),
+        weights_NK.data_ptr(),
+        slots_NK.data_ptr(),
+        base.data_ptr() if base is not None else None,
+        alpha,
+        tokens,
+        top_k,
+        y_MX.shape[1],
+        out.data_ptr(),
+    )
     return out
