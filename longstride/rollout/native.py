@@ -26,7 +26,8 @@ from longstride.rollout.protocol import (
     check_prompts,
 )
 from longstride.rollout.sampling import UNIFORM_BLOCK, Drawn, draw, uniform_block
-from longstride.rollout.stopping import StopText, extend_runs
+from longstride.rollout.stop_text import StopText
+from longstride.rollout.stopping import extend_runs
 
 _STEPS_BETWEEN_REFILLS = 4
 _REASONS: tuple[FinishReason, ...] = ("stop", "repetition", "length")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from longstride.errors import DataError
-from longstride.rollout.stopping import StopText
+from longstride.rollout.stop_text import StopText
 
 if TYPE_CHECKING:
     from longstride.model.hybrid import HybridModel

@@ -10,7 +10,7 @@ from sampling_models import policy
 
 from longstride.rollout.native import NativeGenerator
 from longstride.rollout.protocol import SamplingSettings
-from longstride.rollout.stopping import StopText
+from longstride.rollout.stop_text import StopText
 
 PIECES = ["a", "b", "c", "ab", "bc", "é", "abc"]
 
