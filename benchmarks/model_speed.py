@@ -201,7 +201,7 @@ def rollout(model: HybridModel, reference: Any, repeats: int) -> Iterator[Measur
 
     def ours() -> None:
         with mock.patch.object(native, "_Batch", Ending):
-            generator = native.NativeGenerator(model, max_batch=64)
+            generator = native.NativeGenerator(model)
             groups = generator.generate(
                 prompts, SAMPLES, SamplingSettings(max_new_tokens=LONGEST), seed=0
             )

@@ -24,8 +24,8 @@ from longstride.model.kernels import operations
 from longstride.model.layout import ChunkLayout
 from longstride.model.norms import at_least_float32
 
-_PART_ELEMENTS = 1 << 20
-"""Scores held at a time: 4 MB, so that a token costs the same in rows of any length."""
+_PART_ELEMENTS = 1 << 17
+"""Scores held at a time: 512 kB, so that a token costs the same in rows of any length."""
 
 
 class _Decays(NamedTuple):

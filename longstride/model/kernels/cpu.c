@@ -43,8 +43,8 @@ void rms_norm(const float *x, const float *w, float eps, int64_t rows, int64_t w
               float *scale) {
 #pragma omp parallel for schedule(static) if (rows * width > SMALL)
     for (int64_t r = 0; r < rows; r++) {
-        const float *xr = x + r * width;
-        float *yr = y + r * width;
+        const float *restrict xr = x + r * width;
+        float *restrict yr = y + r * width;
         float s = 1.0f / sqrtf(dot(xr, xr, width) / (float)width + eps);
         if (scale) scale[r] = s;
         for (int64_t i = 0; i < width; i++) yr[i] = xr[i] * s * w[i];
@@ -56,10 +56,10 @@ void rms_norm_backward(const float *g, const float *x, const float *w, const flo
                        int64_t rows, int64_t width, int64_t parts, float *dx, float *dw) {
 #pragma omp parallel for schedule(static) if (rows * width > SMALL)
     for (int64_t part = 0; part < parts; part++) {
-        float *sum = dw + part * width;
+        float *restrict sum = dw + part * width;
         for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; r++) {
-            const float *gr = g + r * width, *xr = x + r * width;
-            float *out = dx + r * width, s = scale[r], inner = 0.0f;
+            const float *restrict gr = g + r * width, *restrict xr = x + r * width;
+            float *restrict out = dx + r * width, s = scale[r], inner = 0.0f;
 #pragma omp simd reduction(+ : inner)
             for (int64_t i = 0; i < width; i++) {
                 inner += gr[i] * w[i] * xr[i];
@@ -76,8 +76,8 @@ void gated_norm(const float *o, const float *w, const float *gate, int64_t strid
                 int64_t rows, int64_t width, float *y, float *scale) {
 #pragma omp parallel for schedule(static) if (rows * width > SMALL)
     for (int64_t r = 0; r < rows; r++) {
-        const float *or = o + r * width, *zr = gate + r * stride;
-        float *yr = y + r * width;
+        const float *restrict or = o + r * width, *restrict zr = gate + r * stride;
+        float *restrict yr = y + r * width;
         float s = 1.0f / sqrtf(dot(or, or, width) / (float)width + eps);
         scale[r] = s;
         for (int64_t i = 0; i < width; i++) yr[i] = or[i] * s * w[i] * sigmoid(zr[i]);
@@ -89,10 +89,11 @@ void gated_norm_backward(const float *g, const float *o, const float *w, const f
                          int64_t parts, float *d_o, float *dgate, float *dw) {
 #pragma omp parallel for schedule(static) if (rows * width > SMALL)
     for (int64_t part = 0; part < parts; part++) {
-        float *sum = dw + part * width;
+        float *restrict sum = dw + part * width;
         for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; r++) {
-            const float *gr = g + r * width, *or = o + r * width, *zr = gate + r * stride;
-            float *dor = d_o + r * width, *dz = dgate + r * width, s = scale[r], inner = 0.0f;
+            const float *restrict gr = g + r * width, *restrict or = o + r * width;
+            const float *restrict zr = gate + r * stride;
+            float *restrict dor = d_o + r * width, *restrict dz = dgate + r * width, s = scale[r], inner = 0.0f;
 #pragma omp simd reduction(+ : inner)
             for (int64_t i = 0; i < width; i++) {
                 float open = sigmoid(zr[i]), through = gr[i] * open;
@@ -111,8 +112,8 @@ void gated_norm_backward(const float *g, const float *o, const float *w, const f
 void swiglu(const float *pre, int64_t rows, int64_t width, float *act) {
 #pragma omp parallel for schedule(static) if (rows * width > SMALL)
     for (int64_t r = 0; r < rows; r++) {
-        const float *gate = pre + r * 2 * width, *up = gate + width;
-        float *out = act + r * width;
+        const float *restrict gate = pre + r * 2 * width, *restrict up = gate + width;
+        float *restrict out = act + r * width;
         for (int64_t i = 0; i < width; i++) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
     }
 }
@@ -121,8 +122,9 @@ void swiglu_backward(const float *pre, const float *dact, int64_t rows, int64_t 
                      float *dpre) {
 #pragma omp parallel for schedule(static) if (rows * width > SMALL)
     for (int64_t r = 0; r < rows; r++) {
-        const float *gate = pre + r * 2 * width, *up = gate + width, *g = dact + r * width;
-        float *dgate = dpre + r * 2 * width, *dup = dgate + width;
+        const float *restrict gate = pre + r * 2 * width, *restrict up = gate + width;
+        const float *restrict g = dact + r * width;
+        float *restrict dgate = dpre + r * 2 * width, *restrict dup = dgate + width;
         for (int64_t i = 0; i < width; i++) {
             float open = sigmoid(gate[i]), silu = gate[i] * open;
             dup[i] = g[i] * silu;
@@ -142,9 +144,11 @@ void silu_heads(const float *x, int64_t stride, int64_t row, int64_t batch, int6
             for (int64_t part = 0; part < 3; part++) {
                 float *to = out[part] + (b * heads + h) * padded * dim;
                 const float *from = x + b * row + (h * 3 + part) * dim;
-                for (int64_t t = 0; t < tokens; t++)
-                    for (int64_t d = 0; d < dim; d++)
-                        to[t * dim + d] = from[t * stride + d] * sigmoid(from[t * stride + d]);
+                for (int64_t t = 0; t < tokens; t++) {
+                    const float *restrict in = from + t * stride;
+                    float *restrict row_out = to + t * dim;
+                    for (int64_t d = 0; d < dim; d++) row_out[d] = in[d] * sigmoid(in[d]);
+                }
                 memset(to + tokens * dim, 0, (padded - tokens) * dim * sizeof(float));
             }
 }
@@ -161,11 +165,12 @@ void silu_heads_backward(const float *x, int64_t stride, int64_t row, const floa
                 const float *g = in[part] + (b * heads + h) * padded * dim;
                 int64_t column = (h * 3 + part) * dim;
                 for (int64_t t = 0; t < tokens; t++) {
-                    const float *xr = x + b * row + t * stride + column;
-                    float *to = dx + b * drow + t * dstride + column;
+                    const float *restrict xr = x + b * row + t * stride + column;
+                    const float *restrict gr = g + t * dim;
+                    float *restrict to = dx + b * drow + t * dstride + column;
                     for (int64_t d = 0; d < dim; d++) {
                         float open = sigmoid(xr[d]);
-                        to[d] = g[t * dim + d] * open * (1.0f + xr[d] * (1.0f - open));
+                        to[d] = gr[d] * open * (1.0f + xr[d] * (1.0f - open));
                     }
                 }
             }
@@ -182,13 +187,14 @@ void lightning_step(const float *x, const float *decay, const float *w, float ep
         const float *xr = x + r * 4 * width, *gate = xr + 3 * width;
         float *yr = y + r * width;
         for (int64_t h = 0; h < heads; h++) {
-            float qkv[3 * dim], *out = yr + h * dim, *s = state + (r * heads + h) * dim * dim;
-            const float *from = xr + h * 3 * dim;
+            float qkv[3 * dim], *restrict out = yr + h * dim;
+            float *s = state + (r * heads + h) * dim * dim;
+            const float *restrict from = xr + h * 3 * dim;
             for (int64_t i = 0; i < 3 * dim; i++) qkv[i] = from[i] * sigmoid(from[i]);
-            const float *q = qkv, *k = qkv + dim, *v = qkv + 2 * dim;
+            const float *q = qkv, *k = qkv + dim, *restrict v = qkv + 2 * dim;
             memset(out, 0, dim * sizeof(float));
             for (int64_t i = 0; i < dim; i++) {
-                float *si = s + i * dim, ki = k[i], qi = q[i], keep = decay[h];
+                float *restrict si = s + i * dim, ki = k[i], qi = q[i], keep = decay[h];
                 for (int64_t j = 0; j < dim; j++) {
                     float next = keep * si[j] + ki * v[j];
                     si[j] = next;
@@ -258,10 +264,10 @@ void combine(const float *y, const float *weights, const int64_t *slots, const f
              float alpha, int64_t tokens, int64_t top_k, int64_t width, float *out) {
 #pragma omp parallel for schedule(static) if (tokens * width > SMALL)
     for (int64_t n = 0; n < tokens; n++) {
-        float *to = out + n * width;
+        float *restrict to = out + n * width;
         for (int64_t i = 0; i < width; i++) to[i] = base ? alpha * base[n * width + i] : 0.0f;
         for (int64_t k = 0; k < top_k; k++) {
-            const float *from = y + slots[n * top_k + k] * width;
+            const float *restrict from = y + slots[n * top_k + k] * width;
             float weight = weights[n * top_k + k];
             for (int64_t i = 0; i < width; i++) to[i] += weight * from[i];
         }
