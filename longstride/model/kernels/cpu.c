@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define SMALL 16384 /* elements below which starting threads costs more than it saves */
+#define SMALL 262144 /* elements below which starting threads costs more than it saves */
 
 /* exp to about 2 ulp: 2^n e^r with |r| <= ln 2 / 2 (Cephes' polynomial), without branches. */
 static inline float exp_fast(float x) {
