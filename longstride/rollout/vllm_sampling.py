@@ -68,7 +68,7 @@ def sample_all(
             future.result()
             if progress is not None:
                 progress(finished, len(jobs))
-    except BaseException:
+    except BaseException:  # also a KeyboardInterrupt: requests in flight would hold the pool open
         connection.abort()
         raise
     finally:

@@ -117,18 +117,11 @@ class Tokenizer:
                 so that some text would have no tokens.
         """
         origin = Path(source) / TOKENIZER_FILE
-        try:
-            raw = origin.read_bytes()
-            backend = Backend.from_buffer(raw)
-        except FileNotFoundError as error:
-            raise DataError(f"{origin} does not exist; {_FIX}") from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"{origin} cannot be read ({error}); {_FIX}") from error
+        backend, source_digest = _open(origin)
         backend.add_special_tokens([AddedToken(name, special=True) for name in SPECIALS])
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / TOKENIZER_FILE, backend.to_str(pretty=False))
-        source_digest = "sha256:" + hashlib.sha256(raw).hexdigest()
         adopted = cls._described(folder, {"adopted_from": source_digest})
         probe = "\x00 caf\u00e9 \u4e16\u754c \U0001f600"
         if adopted.decode(adopted.encode(probe)) != probe:
@@ -179,14 +172,7 @@ class Tokenizer:
     @classmethod
     def _read(cls, folder: Path) -> Tokenizer:
         path = folder / TOKENIZER_FILE
-        try:
-            raw = path.read_bytes()
-            backend = Backend.from_buffer(raw)
-        except FileNotFoundError as error:
-            raise DataError(f"{path} does not exist; {_FIX}") from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} cannot be read ({error}); {_FIX}") from error
-        return cls(backend, "sha256:" + hashlib.sha256(raw).hexdigest())._checked(path)
+        return cls(*_open(path))._checked(path)
 
     def _checked(self, path: Path) -> Self:
         for name, index in self._special_ids.items():
@@ -266,6 +252,18 @@ class Tokenizer:
 
     def _plain(self, ids: list[int]) -> str:
         return str(self._backend.decode(ids, skip_special_tokens=False)) if ids else ""
+
+
+def _open(path: Path) -> tuple[Backend, str]:
+    """Return the backend that a `tokenizer.json` describes, and the file's digest."""
+    try:
+        raw = path.read_bytes()
+        backend = Backend.from_buffer(raw)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; {_FIX}") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}); {_FIX}") from error
+    return backend, "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
 def _first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -97,15 +98,12 @@ def _run(*command: str) -> None:
 
 def _cache() -> Path:
     """Return a writable folder for compiled code."""
-    chosen = os.environ.get(CACHE)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for folder in [Path(chosen)] if chosen else [Path(base, "longstride")]:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
+    folder = Path(os.environ.get(CACHE) or Path(base, "longstride"))
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if os.access(folder, os.W_OK):
+        return folder
     return Path(tempfile.mkdtemp(prefix="longstride-kernels-"))
 
 
