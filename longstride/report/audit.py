@@ -24,7 +24,7 @@ def draw(record: RunRecord) -> Safe:
     """Charts by off-policy round, charts by RL round, and a table by bucket."""
     rows = [row for listed in record.audit.values() for row in listed]
     if not rows:
-        return tag("p", "No update was taken yet.", class_="empty")
+        return tag("p", _why_empty(record), class_="empty")
     clip = _clip(record)
     cap = lookup(record.recipe, "rl.algorithm.is_weight_cap")
     by_update = _grouped(rows, lambda row: row.off_policy_round)
@@ -46,6 +46,18 @@ def draw(record: RunRecord) -> Safe:
                parts=_reflections(rows), share=True, x="RL round"),
     ]  # fmt: skip
     return join(tag("div", *drawn, class_="charts"), _table(_sums(rows), clip))
+
+
+def _why_empty(record: RunRecord) -> str:
+    """What became of the groups that were sampled, if any were."""
+    counts: dict[str, float] = {}
+    for task in record.metrics:
+        for point in task.points:
+            if point.name.startswith("rl/groups/") and point.name != "rl/groups/waves":
+                name = point.name.removeprefix("rl/groups/").replace("_", " ")
+                counts[name] = counts.get(name, 0.0) + point.value
+    said = ", ".join(f"{count:,.0f} {name}" for name, count in counts.items() if count)
+    return f"No update was taken yet. Groups: {said}." if said else "No update was taken yet."
 
 
 def _clip(record: RunRecord) -> str:
