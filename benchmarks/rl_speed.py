@@ -161,7 +161,7 @@ def _compare(name: str, updates: int, arguments: argparse.Namespace) -> dict[str
         }
         for _ in range(arguments.repeats):
             for side, command in commands.items():
-                runs[side].append(_run(command))
+                runs[side].append(_run(side, command))
     return {side: _medians(results, updates) for side, results in runs.items()}
 
 
@@ -190,13 +190,16 @@ def _write_case(name: str, updates: int, batches: int, folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-def _run(command: list[str]) -> dict[str, Any]:
+def _run(side: str, command: list[str]) -> dict[str, Any]:
     done = subprocess.run(
         command, env=os.environ | _QUIET, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise SystemExit(f"{command} failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
+        # A negative status is a signal: -9 is what a machine out of memory sends.
+        raise SystemExit(f"{side} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    line = done.stdout.strip().splitlines()[-1]
+    print(f"{side}: {line}", file=sys.stderr, flush=True)
+    return json.loads(line)  # type: ignore[no-any-return]
 
 
 def _medians(results: Sequence[dict[str, Any]], updates: int) -> Side:

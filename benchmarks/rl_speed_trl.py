@@ -6,6 +6,7 @@ of JSON. `epsilon_high` is TRL's name of the absolute cap on the weight, so it t
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import sys
@@ -62,7 +63,7 @@ def main() -> None:
     if calls != batches or len(clock.ends) != batches * case["updates"]:
         raise SystemExit(f"TRL sampled {calls} batches in {len(clock.ends)} updates")
     ends = clock.ends[case["updates"] - 1 :: case["updates"]]
-    whole = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    whole = [after - before for before, after in itertools.pairwise(ends)]
     print(
         json.dumps(
             {
