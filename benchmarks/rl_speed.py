@@ -33,9 +33,11 @@ from longstride.model.hybrid import HybridModel
 from longstride.model.names import to_transformers
 from longstride.rl.advantages import group_advantages
 from longstride.rl.objectives import objective_of
+from longstride.rl.reflection import ReflectionMatcher
 from longstride.rollout.native import NativeGenerator
 from longstride.rollout.protocol import Sample, SamplingSettings
 from longstride.training.engine import TorchEngine
+from longstride.training.guarding import UpdateGuard
 from longstride.training.updating import (
     UpdateSettings,
     check_agreement,
@@ -288,8 +290,10 @@ def _learn(engine: TorchEngine, rollouts: list[Rollout], updates: int) -> None:
     )
     recompute_old_policy(engine, rollouts, settings.temperature)
     check_agreement(rollouts, settings.minimum_correlation)
-    for minibatch in split_updates(rollouts, updates, seed=0):
-        update(engine, minibatch, settings)
+    guard = UpdateGuard(3, None)
+    matcher = ReflectionMatcher(settings.audit.reflection, lambda token: b" t%d" % token)
+    for index, minibatch in enumerate(split_updates(rollouts, updates, seed=0)):
+        update(engine, minibatch, settings, guard, matcher, step=index, off_policy_round=index + 1)
 
 
 if __name__ == "__main__":

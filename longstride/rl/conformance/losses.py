@@ -41,12 +41,12 @@ def longstride_loss(
     """Our own objective."""
     objective = objective_of(_ALGORITHM.validate_python(algorithm))
     lengths = mask.sum(dim=1).tolist()
-    if objective.aggregation == "token":
-        coefficients = [1.0 / update_tokens] * len(lengths)
-    elif len(lengths) == update_sequences:
+    if len(lengths) == update_sequences:
         coefficients = sequence_coefficients(
             lengths, groups.tolist(), objective.aggregation, objective.sample_share
         )
+    elif objective.aggregation == "token":
+        coefficients = [1.0 / update_tokens] * len(lengths)
     else:
         raise CannotExpress("this mean needs the lengths of the whole update")
     coefficient_B = torch.tensor(coefficients, dtype=logp.dtype)
