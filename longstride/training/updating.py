@@ -111,7 +111,10 @@ def update(
         zip(
             (id(rollout) for rollout in minibatch),
             sequence_coefficients(
-                lengths, [r.group for r in minibatch], settings.objective.aggregation
+                lengths,
+                [r.group for r in minibatch],
+                settings.objective.aggregation,
+                settings.objective.sample_share,
             ),
             strict=True,
         )
@@ -127,7 +130,8 @@ def update(
         result = policy_loss(
             settings.objective,
             logp_BT,
-            spread_over_responses(_anchors(piece, settings.objective), response_BT).to(device),
+            spread_over_responses([r.trainer_logprobs for r in piece], response_BT).to(device),
+            spread_over_responses([r.logprobs for r in piece], response_BT).to(device),
             torch.tensor([_advantage(rollout) for rollout in piece], device=device),
             response_BT.to(device),
             torch.tensor([coefficients[id(rollout)] for rollout in piece], device=device),
@@ -165,9 +169,3 @@ def _advantage(rollout: Rollout) -> float:
     if rollout.advantage is None:
         raise ValueError(f"rollout {rollout.prompt_id}/{rollout.sample} has no advantage")
     return rollout.advantage
-
-
-def _anchors(rollouts: Sequence[Rollout], objective: Objective) -> list[Sequence[float | None]]:
-    if objective.anchor == "rollout":
-        return [rollout.logprobs for rollout in rollouts]
-    return [rollout.trainer_logprobs for rollout in rollouts]
