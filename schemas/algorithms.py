@@ -63,11 +63,17 @@ class _Anchored(_Corrected):
     """Denominator of the ratio: the trainer's recomputed policy, or the sampler's probability."""
 
     @model_validator(mode="after")
-    def _corrects_once(self) -> Self:
+    def _settings_have_an_effect(self) -> Self:
         if self.anchor == "rollout" and self.correction is not None:
             raise ValueError(
                 "anchor: rollout already divides by the sampler's probability, so a correction "
                 "would apply it twice; set anchor: old or remove the correction"
+            )
+        default = _Anchored.model_fields["sample_share"].default
+        if self.aggregation != "combined" and self.sample_share != default:
+            raise ValueError(
+                f"sample_share={self.sample_share} means nothing with aggregation="
+                f"{self.aggregation}; use aggregation=combined, or remove it"
             )
         return self
 
