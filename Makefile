@@ -16,10 +16,13 @@ READY := $(VENV)/.ready
 VLLM_VENV ?= .venv-vllm
 VLLM_PACKAGE ?= $(if $(shell command -v nvidia-smi),vllm==0.33.0,--no-deps -r infra/vllm/cpu.txt)
 VLLM_READY := $(VLLM_VENV)/.ready
+# TRL is only measured against, so it gets an environment of its own too.
+PEERS_VENV ?= .venv-peers
+PEERS_READY := $(PEERS_VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm lint format type compile schema \
-  lock clean bench bench-model bench-engine bench-memory bench-gpu fp32-head
+  lock clean bench bench-model bench-rl bench-engine bench-memory bench-gpu fp32-head setup-peers
 
 help:  ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +46,15 @@ $(VLLM_READY): infra/vllm/cpu.txt | $(READY)
 	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(VLLM_VENV)/bin/python \
 	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) $(VLLM_PACKAGE)
 	$(VLLM_VENV)/bin/python -c "import vllm.entrypoints.openai.api_server"
+	touch $@
+
+setup-peers: $(PEERS_READY)  ## Create the environment with TRL, for comparisons.
+
+$(PEERS_READY): $(READY)
+	test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
+	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(PEERS_VENV)/bin/python \
+	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) \
+	  trl==1.16.0 transformers==5.19.0 torch==2.13.0
 	touch $@
 
 run: $(READY)  ## Run the whole tiny recipe on this machine; ends with a report.
@@ -79,6 +91,9 @@ bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints
 
 bench-model: $(READY)  ## Our model beside transformers' MiniMax: training, decoding, rollout, lightning.
 	$(BIN)/python -W ignore benchmarks/model_speed.py
+
+bench-rl: $(READY) $(PEERS_READY)  ## A CISPO loop beside TRL's GRPOTrainer: sampling, updates, memory (15 minutes).
+	$(BIN)/python -W ignore benchmarks/rl_speed.py --peer-python $(PEERS_VENV)/bin/python
 
 bench-gpu: $(READY)  ## Training, rollout and kernel throughput on one GPU, under six minutes.
 	$(BIN)/python benchmarks/gpu.py
