@@ -39,37 +39,75 @@ def clip(kind, low, high):
     return {"kind": kind, "clip_low": low, "clip_high": high}
 
 
-@pytest.mark.parametrize(
-    ("oracle", "algorithm", "loss", "gradient"),
-    [
-        ("01", cispo(1.2), "cispo_loss", "cispo_grad_logp"),
-        ("01", clip("ppo_clip", 0.2, 0.2), "ppo_loss", "ppo_grad_logp"),
-        ("02", cispo(5.0), ("no_lower_bound", "loss"), ("no_lower_bound", "grad_logp")),
-        ("02", cispo(5.0, 0.8), ("eps_low_0p2", "loss"), ("eps_low_0p2", "grad_logp")),
-        ("03", cispo(1.28), "cispo_loss", "cispo_grad_logp"),
-        ("03", clip("ppo_clip", 0.2, 0.28), "ppo_loss", "ppo_grad_logp"),
-        ("04", cispo(5.0), "loss", "grad_logp"),
-        ("06", {**cispo(), "mask_low": 0.2, "mask_high": 0.28}, None, "unified_grad_open_weights"),
-        ("06", clip("ppo_clip", 0.2, 0.28), "ppo_loss", "ppo_grad"),
-        ("07", clip("gspo", 3e-4, 4e-4), "loss", "grad_logp"),
-        ("08", clip("grpo", 0.2, 0.2), "loss", "grad_logp"),
-    ],
-)
+SHARED = [
+    ("01", cispo(1.2), "cispo_loss", "cispo_grad_logp"),
+    ("01", clip("ppo_clip", 0.2, 0.2), "ppo_loss", "ppo_grad_logp"),
+    ("02", cispo(5.0), ("no_lower_bound", "loss"), ("no_lower_bound", "grad_logp")),
+    ("02", cispo(5.0, 0.8), ("eps_low_0p2", "loss"), ("eps_low_0p2", "grad_logp")),
+    ("03", cispo(1.28), "cispo_loss", "cispo_grad_logp"),
+    ("03", clip("ppo_clip", 0.2, 0.28), "ppo_loss", "ppo_grad_logp"),
+    ("04", cispo(5.0), "loss", "grad_logp"),
+    ("06", {**cispo(), "mask_low": 0.2, "mask_high": 0.28}, None, "unified_grad_open_weights"),
+    ("06", clip("ppo_clip", 0.2, 0.28), "ppo_loss", "ppo_grad"),
+    ("07", clip("gspo", 3e-4, 4e-4), "loss", "grad_logp"),
+    ("08", clip("grpo", 0.2, 0.2), "loss", "grad_logp"),
+]
+"""Oracle, algorithm, and where its loss and gradient are."""
+
+
+def at(oracle, path):
+    value = ORACLES[oracle]["expected"]
+    for key in (path,) if isinstance(path, str) else path:
+        value = value[key]
+    return value
+
+
+@pytest.mark.parametrize(("oracle", "algorithm", "loss", "gradient"), SHARED)
 def test_the_reference_gives_the_values_that_were_computed_elsewhere(
     oracle, algorithm, loss, gradient
 ):
-    expected = ORACLES[oracle]["expected"]
-
-    def at(path):
-        keys = (path,) if isinstance(path, str) else path
-        value = expected
-        for key in keys:
-            value = value[key]
-        return value
-
     found = answer(inputs_of(ORACLES[oracle]), algorithm)
-    wanted = Answer(found.loss if loss is None else at(loss), at(gradient))
+    wanted = Answer(found.loss if loss is None else at(oracle, loss), at(oracle, gradient))
     assert distance(found, wanted) < 1e-10
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("oracle", "algorithm", "loss", "gradient"), SHARED)
+def test_our_objectives_give_the_values_that_were_computed_elsewhere(
+    oracle, algorithm, loss, gradient, dtype
+):
+    inputs = inputs_of(ORACLES[oracle])
+    logp = torch.tensor(inputs.logp, dtype=dtype, requires_grad=True)
+    old = torch.tensor(inputs.old_logp, dtype=dtype)
+    if algorithm["kind"] == "cispo" and algorithm["is_weight_cap"] is None:
+        algorithm = {**algorithm, "is_weight_cap": 1e6}
+    found = longstride_loss(
+        logp=logp, old_logp=old, rollout_logp=old,
+        advantages=torch.tensor(inputs.advantages, dtype=dtype),
+        mask=torch.tensor(inputs.mask, dtype=torch.bool),
+        groups=torch.tensor(inputs.groups), update_tokens=sum(map(sum, inputs.mask)),
+        update_sequences=len(inputs.mask), algorithm=algorithm,
+    )  # fmt: skip
+    found.backward()
+    exact = (
+        {"rtol": 1e-10, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-6}
+    )
+    if loss is not None:
+        wanted = torch.tensor(at(oracle, loss), dtype=dtype)
+        torch.testing.assert_close(found.detach(), wanted, **exact)
+    wanted = torch.tensor(at(oracle, gradient), dtype=dtype)
+    torch.testing.assert_close(logp.grad, wanted, **exact)
+
+
+def test_no_shared_oracle_is_left_out():
+    elsewhere = {
+        "10": "rewards/test_scoring.py", "12": "rl/test_objectives.py",
+        "14": "rollout/test_repetition_stop.py",
+    }  # fmt: skip
+    assert {row[0] for row in SHARED} | set(elsewhere) == set(ORACLES)
+    for number, path in elsewhere.items():
+        text = (Path(__file__).parents[1] / path).read_text()
+        assert f'"{number}"' in text or ORACLES[number]["id"] in text, path
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

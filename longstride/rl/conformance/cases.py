@@ -156,6 +156,8 @@ CASES: tuple[Case, ...] = (
          ReinforceConfig(), _BOTH_SIGNS),
     Case("ppo", "a clipped token has no gradient, and its value is the clipped one",
          PpoClipConfig(clip_low=0.2, clip_high=0.2), _LADDER),
+    Case("ppo-padding", "padding that overflows under a clip that leaves A < 0 unbounded",
+         PpoClipConfig(clip_low=0.2, clip_high=0.2), _GARBAGE),
     Case("dapo", "clip-higher with the mean over tokens",
          DapoConfig(), _RAGGED),
     Case("grpo", "the mean over each sequence and then over sequences",
