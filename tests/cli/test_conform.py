@@ -24,7 +24,7 @@ def outsider(tmp_path, monkeypatch):
 def test_our_losses_agree_and_the_table_says_what_each_case_asks(capsys):
     assert main(["conform"]) == 0
     table = capsys.readouterr().out
-    assert "longstride: agrees in 23" in table
+    assert "longstride: agrees in 26" in table
     assert "a rare token beyond the cap keeps a capped gradient" in table
 
 
@@ -35,7 +35,7 @@ def test_float32_agrees_too(capsys):
 def test_a_wrong_loss_of_somebody_else_is_told_from_ours_and_its_bug_is_named(outsider, capsys):
     assert main(["conform", "--target", outsider]) == 1
     table = capsys.readouterr().out
-    assert "longstride: agrees in 23" in table
+    assert "longstride: agrees in 26" in table
     assert "looks like: cap is 0.2 instead of an absolute 1 + eps" in table
 
 

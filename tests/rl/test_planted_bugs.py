@@ -75,6 +75,39 @@ PLANTED = {
             "return [1.0 / (length * len(lengths)) for length in lengths]",
         ),
     ],
+    "the correction upside down": [
+        ("old_BT.detach(), rollout_BT.detach()", "rollout_BT.detach(), old_BT.detach()"),
+    ],
+    "the correction under the cap of the weight": [
+        (
+            "bounded_BT * correction_BT, 0.0)",
+            "_clip(bounded_BT * correction_BT, objective.weight_floor, objective.weight_cap), 0.0)",
+        ),
+    ],
+    "no lower bound of a truncated correction": [
+        ("_clip(ratio_BT, config.low, config.cap)", "_clip(ratio_BT, None, config.cap)"),
+    ],
+    "a lost probability corrected to NaN": [
+        (
+            "known_BT = mask_BT & torch.isfinite(rollout_BT)\n    ratio",
+            "known_BT = mask_BT\n    ratio",
+        ),
+    ],
+    "a surrogate without its correction": [
+        ("bounded_BT, advantage_BT) * correction_BT", "bounded_BT, advantage_BT)"),
+    ],
+    "the product of a sequence's ratios": [
+        (" / known_BT.sum(1, keepdim=True).clamp(min=1)", ""),
+    ],
+    "the mixture of means the wrong way round": [
+        (
+            "sample_share * own + (1.0 - sample_share) * of_tokens",
+            "(1.0 - sample_share) * own + sample_share * of_tokens",
+        ),
+    ],
+    "a band for one sign only": [
+        ("kept_BT & inside_BT, bounded", "kept_BT & (inside_BT | (advantage_BT < 0)), bounded"),
+    ],
     "a clip without its value": [
         ("clipped_BT = _clip(ratio_BT, low, high)", "clipped_BT = ratio_BT"),
     ],
