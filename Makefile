@@ -16,12 +16,12 @@ READY := $(VENV)/.ready
 VLLM_VENV ?= .venv-vllm
 VLLM_PACKAGE ?= $(if $(shell command -v nvidia-smi),vllm==0.33.0,--no-deps -r infra/vllm/cpu.txt)
 VLLM_READY := $(VLLM_VENV)/.ready
-# TRL is only measured against, so it gets an environment of its own too.
+# TRL and verl are only compared with, so they get an environment of their own too.
 PEERS_VENV ?= .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm lint format type compile schema \
+.PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm test-peers lint format type compile schema \
   lock clean bench bench-model bench-rl bench-engine bench-memory bench-gpu fp32-head setup-peers
 
 help:  ## Show this list.
@@ -48,23 +48,24 @@ $(VLLM_READY): infra/vllm/cpu.txt | $(READY)
 	$(VLLM_VENV)/bin/python -c "import vllm.entrypoints.openai.api_server"
 	touch $@
 
-setup-peers: $(PEERS_READY)  ## Create the environment with TRL, for comparisons.
+setup-peers: $(PEERS_READY)  ## Create the environment with TRL and verl, for comparisons.
 
-$(PEERS_READY): $(READY)
+$(PEERS_READY): infra/peers/requirements.txt | $(READY)
 	test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
 	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(PEERS_VENV)/bin/python \
 	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) \
-	  trl==1.16.0 transformers==5.19.0 torch==2.13.0
+	  -r infra/peers/requirements.txt
+	$(BIN)/uv pip install --quiet --python $(PEERS_VENV)/bin/python --no-deps verl==0.9.1
 	touch $@
 
 run: $(READY)  ## Run the whole tiny recipe on this machine; ends with a report.
 	$(BIN)/longstride run $(RECIPE) $(RUN_ARGS)
 
 test: $(READY)  ## Run every test that this machine can.
-	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm" $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm and not peers" $(TEST_ARGS)
 
 test-slow: $(READY)  ## Also the tests that take minutes each (kill and resume of the tiny run).
-	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "slow and not gpu and not vllm and not peers" $(TEST_ARGS)
 
 test-vllm: $(READY) $(VLLM_READY)  ## The tests against a real vLLM server (about ten minutes).
 	LONGSTRIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
@@ -100,6 +101,9 @@ bench-gpu: $(READY)  ## Training, rollout and kernel throughput on one GPU, unde
 
 test-gpu: $(READY)  ## The tests that need an accelerator.
 	$(BIN)/python -m pytest -m gpu $(TEST_ARGS)
+
+test-peers: $(PEERS_READY)  ## Our objectives beside TRL's and verl's own.
+	PYTHONPATH=. $(PEERS_VENV)/bin/python -m pytest -m peers tests/rl/test_peers.py $(TEST_ARGS)
 
 fp32-head: $(READY)  ## The fp32-head experiment: docs/experiments/fp32-head.md.
 	$(BIN)/python benchmarks/fp32_head.py

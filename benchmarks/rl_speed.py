@@ -46,7 +46,6 @@ from longstride.training.updating import (
     update,
 )
 from schemas.algorithms import CispoConfig
-from schemas.audit import AuditConfig
 from schemas.engine import TorchEngine as EngineConfig
 from schemas.model import ModelConfig
 from schemas.rows import Rollout
@@ -93,7 +92,7 @@ def main() -> None:
     parser.add_argument("--peer-python", default=_peer(), help="a Python that has TRL")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batches", type=int, default=2, help="counted batches of a process")
-    parser.add_argument("--updates", type=int, nargs="+", default=[16])
+    parser.add_argument("--updates", type=int, nargs="+", default=[4, 16])
     parser.add_argument("--only", choices=list(MODELS))
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--side", type=Path, help=argparse.SUPPRESS)
@@ -161,7 +160,7 @@ def _compare(name: str, updates: int, arguments: argparse.Namespace) -> dict[str
         }
         for _ in range(arguments.repeats):
             for side, command in commands.items():
-                runs[side].append(_run(side, command))
+                runs[side].append(_run(command))
     return {side: _medians(results, updates) for side, results in runs.items()}
 
 
@@ -190,16 +189,14 @@ def _write_case(name: str, updates: int, batches: int, folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-def _run(side: str, command: list[str]) -> dict[str, Any]:
+def _run(command: list[str]) -> dict[str, Any]:
     done = subprocess.run(
         command, env=os.environ | _QUIET, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        # A negative status is a signal: -9 is what a machine out of memory sends.
-        raise SystemExit(f"{side} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    line = done.stdout.strip().splitlines()[-1]
-    print(f"{side}: {line}", file=sys.stderr, flush=True)
-    return json.loads(line)  # type: ignore[no-any-return]
+        # A negative status is a signal: the process was killed and left no message.
+        raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
 
 
 def _medians(results: Sequence[dict[str, Any]], updates: int) -> Side:
@@ -229,7 +226,6 @@ def _our_side(folder: Path) -> dict[str, Any]:
     rows = case["prompts_per_batch"] * case["group"] // case["updates"]
     engine = TorchEngine(model, OptimizerConfig(), EngineConfig(microbatch_tokens=rows * width))
     generator = NativeGenerator(model)
-    matcher = ReflectionMatcher(AuditConfig().reflection, _bytes_of)
     imported = _peak()
     sampling, training = [], []
     for batch in range(case["batches"] + 1):
@@ -239,7 +235,7 @@ def _our_side(folder: Path) -> dict[str, Any]:
         generator.sync(engine.sampling_model(), batch)
         groups = generator.generate(prompts, case["group"], _settings(case["answer"]), seed=batch)
         sampled = time.process_time()
-        _learn(engine, matcher, _judged(prompts, groups, batch, case["answer"]), case["updates"])
+        _learn(engine, _judged(prompts, groups, batch, case["answer"]), case["updates"])
         sampling.append(sampled - begun)
         training.append(time.process_time() - sampled)
     return {
@@ -249,11 +245,6 @@ def _our_side(folder: Path) -> dict[str, Any]:
         "peak_mib": _peak(),
         "imported_mib": imported,
     }
-
-
-def _bytes_of(token: int) -> bytes:
-    """What a token says to the audit: one in 64 is a reflection word."""
-    return b" wait" if token % 64 == 9 else f" word{token}".encode()
 
 
 def _peak() -> float:
@@ -288,11 +279,8 @@ def _judged(
     return rollouts
 
 
-def _learn(
-    engine: TorchEngine, matcher: ReflectionMatcher, rollouts: list[Rollout], updates: int
-) -> None:
-    """All updates of one batch, as a round takes them, audit included."""
-    guard = UpdateGuard(limit=1, directory=None)
+def _learn(engine: TorchEngine, rollouts: list[Rollout], updates: int) -> None:
+    """All updates of one batch, as a round takes them."""
     settings = UpdateSettings(
         objective=objective_of(CispoConfig(is_weight_cap=WEIGHT_CAP)),
         updates=updates,
@@ -303,6 +291,8 @@ def _learn(
     )
     recompute_old_policy(engine, rollouts, settings.temperature)
     check_agreement(rollouts, settings.minimum_correlation)
+    guard = UpdateGuard(3, None)
+    matcher = ReflectionMatcher(settings.audit.reflection, lambda token: b" t%d" % token)
     for index, minibatch in enumerate(split_updates(rollouts, updates, seed=0)):
         update(engine, minibatch, settings, guard, matcher, step=index, off_policy_round=index + 1)
 

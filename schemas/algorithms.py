@@ -22,7 +22,7 @@ class CorrectionConfig(Contract):
     """Importance sampling for the mismatch between the trainer's and the sampler's probabilities.
 
     The weight of a token is multiplied by the detached ratio old / rollout. A token whose sampler
-    probability was lost takes no part.
+    probability was lost keeps its weight.
     """
 
     level: Literal["token", "sequence"] = "token"

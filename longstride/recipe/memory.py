@@ -178,6 +178,8 @@ def _round(recipe: Recipe, setup: Setup) -> Estimate:
     sampling = sampling_bytes(
         recipe.model, min(recipe.rollout.max_batch, samples), rl.group_size, window, setup.how.item
     )
+    if not recipe.resources.rl.gpus:
+        sampling += packed_bytes(recipe.model, setup.how.item)
     device, host = model_state(recipe.model, setup)
     if setup.how.item < 4 or setup.zero_stage:
         device |= {"copy to sample from": setup.how.item * parameter_counts(recipe.model)[0]}
@@ -193,6 +195,8 @@ def _benchmark(recipe: Recipe) -> Estimate:
     samples = recipe.benchmark.samples_per_problem
     rows = min(recipe.rollout.max_batch, problems * samples)
     sampling = sampling_bytes(recipe.model, rows, samples, recipe.ladder.windows[-1])
+    if not recipe.resources.benchmark.gpus:
+        sampling += packed_bytes(recipe.model)
     device = {"weights": 4 * parameter_counts(recipe.model)[0], "sampling": sampling}
     kept = round(ALLOCATOR_SHARE * sampling)
     return _estimate("benchmark", recipe.resources.benchmark, device, {}, 1, kept)
@@ -205,6 +209,13 @@ def sampling_bytes(
     prompts = max(1, min(PREFILL_TOKENS // PROMPT_TOKENS, -(-rows // group)))
     decode = decode_bytes(config, rows, PROMPT_TOKENS, new_tokens, item)
     return decode + prefill_bytes(config, prompts, PROMPT_TOKENS, item)
+
+
+def packed_bytes(config: ModelConfig, item: int = 4) -> int:
+    """The copy of the trunk's matrices that decoding on a CPU packs for its kernel, fp32 only."""
+    if item < 4 or config.qk_norm:
+        return 0
+    return 4 * (parameter_counts(config)[0] - 2 * config.vocab_size * config.hidden_size)
 
 
 def model_state(config: ModelConfig, setup: Setup) -> tuple[dict[str, int], dict[str, int]]:

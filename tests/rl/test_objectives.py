@@ -1,6 +1,7 @@
 """Objectives against reference values computed independently of this code."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longstride.rl.objectives import Objective, objective_of, policy_loss, sequence_coefficients
-from schemas.algorithms import CispoConfig, DapoConfig, GrpoConfig, GspoConfig, ReinforceConfig
+from schemas.algorithms import (
+    CispoConfig,
+    CorrectionConfig,
+    DapoConfig,
+    GrpoConfig,
+    GspoConfig,
+    ReinforceConfig,
+)
 
 CASES = {
     case["id"][:2]: case
@@ -190,6 +198,43 @@ def test_a_token_whose_sampling_probability_was_lost_gets_the_weight_one():
     _, grad, result = run(cispo(5.0, anchor="rollout"), logp, old, [1.0], [[1, 1]])
     assert float(result.weight_BT[0, 0]) == 1.0
     assert torch.isfinite(grad).all()
+
+
+def test_a_correction_and_the_sampler_as_anchor_are_refused_outside_a_recipe_too():
+    with pytest.raises(ValueError, match="would apply it twice"):
+        Objective("token", anchor="rollout", correction=CorrectionConfig())
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("outside", ["truncate", "zero"])
+def test_noise_of_the_sampler_over_twenty_thousand_tokens_stays_noise(level, outside):
+    generator = torch.Generator().manual_seed(0)
+    old = -3 * torch.rand((1, 20_000), generator=generator)
+    rollout = old + 0.01 * torch.randn(old.shape, generator=generator)
+    correction = CorrectionConfig(level=level, outside=outside, low=0.9, cap=1.1)
+    ones, mask = torch.ones(1), torch.ones_like(old, dtype=torch.bool)
+    result = policy_loss(
+        cispo(5.0, correction=correction), old, old, rollout, ones, mask, ones / old.numel()
+    )
+    spread = 0.05 if level == "token" else 0.0005
+    assert float((result.correction_BT - 1).abs().max()) < spread
+    assert torch.equal(result.weight_BT, result.correction_BT)
+
+
+def test_a_log_ratio_past_the_bound_is_bounded_and_finite_in_float32():
+    logp, old = torch.tensor([[-1.0, -95.0]]), torch.tensor([[-95.0, -1.0]])
+    ones, mask = torch.ones(1), torch.ones(1, 2, dtype=torch.bool)
+    result = policy_loss(objective_of(ReinforceConfig()), logp, old, old, ones, mask, ones / 2)
+    assert result.weight_BT[0].tolist() == pytest.approx([math.exp(20), math.exp(-20)], rel=1e-6)
+
+
+def test_a_band_takes_a_token_out_of_the_value_of_a_surrogate_too():
+    banded = Objective("token", "surrogate", band_high=1.5)
+    logp, old = torch.tensor([[0.5, 0.3]]).log(), torch.tensor([[0.4, 0.1]]).log()
+    loss, grad, result = run(banded, logp, old, [1.0], [[1, 1]])
+    assert loss == pytest.approx(-1.25 / 2, rel=1e-6)
+    assert grad[0].tolist() == pytest.approx([-1.25 / 2, 0.0], rel=1e-6)
+    assert float(result.weight_BT[0, 1]) == 0.0
 
 
 def test_reinforce_never_caps_a_weight():
