@@ -221,10 +221,8 @@ def _our_side(folder: Path) -> dict[str, Any]:
     case = json.loads((folder / "case.json").read_text())
     model = HybridModel(MODELS[case["name"]])
     model.initialise(0)
-    # Pieces as large as TRL's microbatches, which are one update each.
-    width = PROMPT_TOKENS + case["answer"]
-    rows = case["prompts_per_batch"] * case["group"] // case["updates"]
-    engine = TorchEngine(model, OptimizerConfig(), EngineConfig(microbatch_tokens=rows * width))
+    # The recipe's own microbatch; TRL takes one an update, also for the old policy.
+    engine = TorchEngine(model, OptimizerConfig(), EngineConfig())
     generator = NativeGenerator(model)
     imported = _peak()
     sampling, training = [], []
