@@ -93,6 +93,8 @@ class RLPrompt(Contract):
     """Difficulty, ascending; the benchmark groups by it."""
     pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
     """Share of correct samples by the curating policy, when measured."""
+    judge: Literal["rule", "model"] = "rule"
+    """Whether a rule or a reward model judges its answers; the curriculum mixes the two."""
 
 
 class Rollout(Contract):
@@ -100,6 +102,8 @@ class Rollout(Contract):
 
     prompt_id: str
     """The prompt it answers."""
+    family: str = ""
+    """Task family of the prompt."""
     group: int = Field(ge=0)
     """Group index within the batch; a group is all samples of one prompt."""
     sample: int = Field(ge=0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.algorithms import Algorithm, CispoConfig
+from schemas.algorithms import AdvantageConfig, Algorithm, CispoConfig
+from schemas.audit import AuditConfig
 from schemas.base import Contract
+from schemas.curriculum import CurriculumConfig
 from schemas.data import require_distribution
 from schemas.generators import GeneratorConfig, NativeGeneratorConfig
 from schemas.rows import Domain
@@ -188,6 +190,8 @@ class RLStage(Contract):
 
     algorithm: Algorithm = Field(default_factory=CispoConfig)
     """The objective."""
+    advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
+    """How rewards become advantages."""
     rounds: int = Field(default=6, ge=1, le=64)
     """Rounds that the DAG unrolls; each runs at the window that the expansion gate chose."""
     batches_per_round: int = Field(default=2, ge=2)
@@ -205,11 +209,45 @@ class RLStage(Contract):
     dynamic_sampling: bool = True
     """Drop groups whose rewards have no spread and refill the batch."""
     max_refills: int = Field(default=3, ge=0)
-    """Extra generation waves to refill a batch; after them a smaller batch is used and reported."""
+    """Extra generation waves to refill a batch that lost groups without spread."""
+    exhaustion: Literal["smaller_batch", "skip", "stop"] = "smaller_batch"
+    """When groups are still missing after the last refill: learn from those there are, leave the
+    batch out, or stop the run."""
+    truncated: Literal["score", "exclude"] = "score"
+    """Answers that were cut off at the window: trained on with their reward, or left out of the
+    loss and of its denominator (their rewards still count in the group's mean)."""
+    maximum_bad_updates: int = Field(default=3, ge=1)
+    """As many updates in a row in which something was not finite stop the run."""
+    curriculum: CurriculumConfig = Field(default_factory=CurriculumConfig)
+    """Which prompts a batch draws."""
+    audit: AuditConfig = Field(default_factory=AuditConfig)
+    """What is measured about updates."""
     curation: CurationConfig = Field(default_factory=CurationConfig)
     """How prompts are chosen before round 1."""
     minimum_probability_correlation: float = Field(default=0.99, ge=-1.0, le=1.0)
     """Stop when sampler and trainer probabilities correlate less than this."""
+
+    @model_validator(mode="after")
+    def _settings_have_an_effect(self) -> Self:
+        if not self.dynamic_sampling:
+            for name in ("max_refills", "exhaustion"):
+                value, default = getattr(self, name), RLStage.model_fields[name].default
+                if value != default:
+                    raise ValueError(
+                        f"{name}={value} means nothing with dynamic_sampling=false, which keeps "
+                        "every group; remove it"
+                    )
+        last = self.rounds
+        ramps = dict(self.curriculum.families)
+        late = [name for name, ramp in ramps.items() if ramp.first_round > last]
+        if self.curriculum.model_judged and self.curriculum.model_judged.first_round > last:
+            late.append("model_judged")
+        if late:
+            raise ValueError(
+                f"curriculum: {', '.join(late)} would begin after the last of {last} rounds; lower "
+                "first_round or raise rounds"
+            )
+        return self
 
     @model_validator(mode="after")
     def _updates_divide_the_batch(self) -> Self:
@@ -253,5 +291,8 @@ class RewardConfig(Contract):
     """The soft overlong penalty ramps up over this last share of the window; 0 is off."""
     overlong: float = Field(default=1.0, ge=0.0)
     """Penalty of an answer that reaches the window (DAPO: 1)."""
+    repetition_is_overlong: bool = False
+    """Whether an answer that the repetition rule stopped gets the whole overlong penalty, however
+    short it is; otherwise its length decides, as for any other."""
     maximum_unjudged_share: float = Field(default=0.01, ge=0.0, le=1.0)
     """A batch with more unjudged samples is blocked."""

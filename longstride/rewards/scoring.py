@@ -48,11 +48,13 @@ def score_answer(
     correct = accepts(prompt, parsed.answer.strip()) if finished else False
     if correct is None:
         return Score(correct=None, reward=None)
+    penalty = overlong_penalty(length, window, config.overlong_share * window)
+    if config.repetition_is_overlong and finish_reason == "repetition":
+        penalty = -1.0
     rewards = {
         "correct": config.correct if correct else 0.0,
         "well_formed": config.well_formed if finished else 0.0,
-        "overlong": config.overlong
-        * overlong_penalty(length, window, config.overlong_share * window),
+        "overlong": config.overlong * penalty,
     }
     return Score(correct=correct, reward=sum(rewards.values()), rewards=rewards)
 

@@ -21,10 +21,17 @@ class MetricsWriter:
 
     def __init__(self, directory: Path | None) -> None:
         self._stream: IO[str] | None = None
+        self.last: dict[str, float] = {}
+        """Last value by name, of rows that the file held before too."""
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            self._stream = (directory / METRICS_FILE).open("a", encoding="utf-8", buffering=1)
-        self.last: dict[str, float] = {}
+            path = directory / METRICS_FILE
+            if path.is_file():
+                # A writer that was killed may have left half a line at the end.
+                complete = path.read_text(encoding="utf-8").rpartition("\n")[0]
+                rows = map(json.loads, complete.splitlines())
+                self.last = {row["name"]: row["value"] for row in rows}
+            self._stream = path.open("a", encoding="utf-8", buffering=1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Append one row a value.

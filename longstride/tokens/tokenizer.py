@@ -36,6 +36,17 @@ CONFIG_FILE: Final = "tokenizer_config.json"
 _FIX: Final = "restore it from its source, or rerun the step that trains the tokenizer"
 
 
+def _byte_alphabet() -> dict[str, int]:
+    """Byte that each character of a byte-level vocabulary stands for (GPT-2's table)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    shifted = {chr(256 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | shifted
+
+
+_BYTE_OF: Final = _byte_alphabet()
+
+
 class Tokenizer:
     """Text to ids and back. Make one with `train` or `load`."""
 
@@ -235,6 +246,19 @@ class Tokenizer:
             else:
                 run.append(token)
         return "".join(pieces) + self._plain(run)
+
+    def token_bytes(self, index: int) -> bytes:
+        """The bytes that a token stands for; a special token's are those of its name.
+
+        An id that no text has, which a model with a larger vocabulary may still sample, gives the
+        replacement character, as in `decode`.
+        """
+        piece = self._backend.id_to_token(index)
+        if piece is None:
+            return "\ufffd".encode()
+        if index in self._names:
+            return str(piece).encode()
+        return bytes(_BYTE_OF[c] for c in piece if c in _BYTE_OF) or str(piece).encode()
 
     def decode_sample(self, ids: Sequence[int]) -> str:
         """Return the text of sampled ids; padded vocabulary entries become U+FFFD.

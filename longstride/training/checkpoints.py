@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -18,6 +19,7 @@ from longstride.model.hybrid import HybridModel
 from longstride.store.artifacts import digest_of_artifact, open_manifest, record_files
 from longstride.store.files import write_json
 from schemas.artifacts import CheckpointManifest
+from schemas.base import Contract
 
 MANIFEST = "checkpoint.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -48,13 +50,19 @@ def publish_checkpoint(
     parents: Mapping[str, str],
     metrics: Mapping[str, float],
     optimizer_state: dict[str, Tensor] | None = None,
+    records: Mapping[str, Contract] = MappingProxyType({}),
 ) -> CheckpointManifest:
-    """Write a checkpoint; its manifest comes last, so an interrupted write is no checkpoint."""
+    """Write a checkpoint; its manifest comes last, so an interrupted write is no checkpoint.
+
+    `records` are JSON files, by name, that travel with the weights.
+    """
     save_model(model, directory)
     if optimizer_state is not None:
         partial = directory / f".{OPTIMIZER}.partial"
         save_file(optimizer_state, partial)
         os.replace(partial, directory / OPTIMIZER)
+    for name, record in records.items():
+        write_json(directory / name, record)
     manifest = CheckpointManifest(
         stage=stage,
         files=record_files(directory, exclude=(MANIFEST,)),

@@ -1,24 +1,27 @@
-"""Phases collect, judge and select of an RL batch: prompts -> groups of judged rollouts."""
+"""Phases collect, judge, select and advantages of an RL batch: prompts -> judged groups."""
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from longstride.data.curriculum import PromptDraw
+from longstride.errors import DataError
 from longstride.rewards.scoring import score_answer
-from longstride.rl.advantages import group_advantages
+from longstride.rl.advantages import carries_signal, normalise
 from longstride.rollout.protocol import Generator, Sample, SamplingSettings
 from longstride.store.seeds import stream_seed
 from longstride.tokens.chat import render_prompt
 from longstride.tokens.tokenizer import Tokenizer
+from schemas.algorithms import AdvantageConfig
 from schemas.recipe import Recipe
 from schemas.rows import Message, RLPrompt, Rollout
 
 _ROWS = ("kept", "dropped")
-_COUNTS = ("kept_groups", "dropped_groups", "waves")
+_COUNTS = ("kept_groups", "dropped_groups", "waves", "dropped_for", "facts")
 
 
 @dataclass
@@ -31,6 +34,8 @@ class Batch:
         kept_groups: groups with signal.
         dropped_groups: groups without.
         waves: generation waves used; more than one means that the batch was refilled.
+        dropped_for: dropped groups by reason.
+        facts: measured while it was made, by metric name.
     """
 
     kept: list[Rollout] = field(default_factory=list)
@@ -38,15 +43,22 @@ class Batch:
     kept_groups: int = 0
     dropped_groups: int = 0
     waves: int = 0
+    dropped_for: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)
 
     @property
     def rollouts(self) -> list[Rollout]:
         """Everything that was generated."""
         return self.kept + self.dropped
 
+    @property
+    def groups(self) -> int:
+        """Groups generated so far."""
+        return self.kept_groups + self.dropped_groups
+
 
 def batch_to_json(batch: Batch) -> dict[str, Any]:
-    """A batch as JSON, for other ranks."""
+    """A batch as JSON, for other ranks and for files."""
     rows = {name: [r.model_dump(mode="json") for r in getattr(batch, name)] for name in _ROWS}
     counts = {name: getattr(batch, name) for name in _COUNTS}
     return {**rows, **counts}
@@ -70,96 +82,163 @@ def sampling_settings(recipe: Recipe, tokenizer: Tokenizer, window: int) -> Samp
     )
 
 
-def collect_batch(
-    recipe: Recipe,
-    prompts: Sequence[RLPrompt],
-    generator: Generator,
-    tokenizer: Tokenizer,
-    *,
-    window: int,
-    round_number: int,
-    batch_number: int,
-) -> Batch:
-    """Generate, judge and select exactly `groups_per_batch` groups that carry signal.
+@dataclass(frozen=True)
+class Collector:
+    """Fills generation batches of one round."""
 
-    With dynamic sampling, groups without spread are dropped and new prompts are drawn for them,
-    for at most `max_refills` further waves; after that the batch is used as it is.
-    """
-    rl = recipe.rl
-    names = ("rl", round_number, batch_number)
-    queue = _prompt_queue(prompts, stream_seed(recipe.seed, *names, "prompts"))
-    batch = Batch()
-    settings = sampling_settings(recipe, tokenizer, window)
-    while batch.kept_groups < rl.groups_per_batch and batch.waves <= rl.max_refills:
-        wanted = rl.groups_per_batch - batch.kept_groups
-        chosen = [next(queue) for _ in range(wanted)]
+    recipe: Recipe
+    prompts: Sequence[RLPrompt]
+    generator: Generator
+    tokenizer: Tokenizer
+    window: int
+    round_number: int
+    retired: frozenset[str] = frozenset()
+
+    def collect(
+        self,
+        number: int,
+        begun: Batch | None = None,
+        after_wave: Callable[[Batch], None] = lambda batch: None,
+    ) -> Batch:
+        """Generate, judge and select exactly `groups_per_batch` groups that carry signal.
+
+        With dynamic sampling, groups without spread are dropped and new prompts are drawn for them,
+        for at most `max_refills` further waves; after that the batch is what there is, and
+        `rl.exhaustion` says what becomes of it.
+
+        Args:
+            number: of the batch within the round.
+            begun: the batch as it was after one of its waves, to go on from.
+            after_wave: called with the batch after each wave.
+        """
+        rl = self.recipe.rl
+        batch = begun or Batch()
+        draw = self._draw(number)
+        for _ in range(batch.groups):
+            draw.next()
+        while batch.kept_groups < rl.groups_per_batch and batch.waves <= rl.max_refills:
+            wanted = rl.groups_per_batch - batch.kept_groups
+            chosen = [draw.next() for _ in range(wanted)]
+            for group in self._judged(chosen, draw, number, batch):
+                _select(batch, group, keep_all=not rl.dynamic_sampling)
+            batch.waves += 1
+            after_wave(batch)
+        assign_advantages(batch, rl.advantage)
+        return batch
+
+    def _draw(self, number: int) -> PromptDraw:
+        return PromptDraw(
+            self.prompts,
+            self.recipe.rl.curriculum,
+            round_number=self.round_number,
+            retired=self.retired,
+            seed=stream_seed(self.recipe.seed, "rl", self.round_number, number, "prompts"),
+        )
+
+    def _judged(
+        self, chosen: Sequence[RLPrompt], draw: PromptDraw, number: int, batch: Batch
+    ) -> list[list[Rollout]]:
+        """One wave: a judged group of each prompt, in the order of the prompts."""
+        windows = [draw.window(prompt, self.window) for prompt in chosen]
         rendered = [
-            render_prompt(tokenizer, [Message(role="user", content=p.prompt)]) for p in chosen
+            render_prompt(self.tokenizer, [Message(role="user", content=p.prompt)]) for p in chosen
         ]
-        seed = stream_seed(recipe.seed, *names, "samples", batch.waves)
-        groups = generator.generate(rendered, rl.group_size, settings, seed)
-        for prompt, ids, samples in zip(chosen, rendered, groups, strict=True):
-            number = batch.kept_groups + batch.dropped_groups
-            judged = [
-                _judge(recipe, tokenizer, prompt, ids, sample, window, number, index, batch_number)
-                for index, sample in enumerate(samples)
-            ]
-            _select(batch, judged, keep_all=not rl.dynamic_sampling)
-        batch.waves += 1
-    return batch
+        groups: list[list[Rollout]] = [[] for _ in chosen]
+        for window in sorted(set(windows)):
+            places = [place for place, own in enumerate(windows) if own == window]
+            names = ("rl", self.round_number, number, "samples", batch.waves, window)
+            sampled = self.generator.generate(
+                [rendered[place] for place in places],
+                self.recipe.rl.group_size,
+                sampling_settings(self.recipe, self.tokenizer, window),
+                stream_seed(self.recipe.seed, *names),
+            )
+            for place, samples in zip(places, sampled, strict=True):
+                groups[place] = [
+                    self._judge(
+                        chosen[place], rendered[place], sample, window,
+                        group=batch.groups + place, sample_number=index, batch_number=number,
+                    )
+                    for index, sample in enumerate(samples)
+                ]  # fmt: skip
+        return groups
+
+    def _judge(
+        self,
+        prompt: RLPrompt,
+        prompt_tokens: list[int],
+        sample: Sample,
+        window: int,
+        *,
+        group: int,
+        sample_number: int,
+        batch_number: int,
+    ) -> Rollout:
+        text = self.tokenizer.decode_sample(sample.tokens)
+        score = score_answer(
+            prompt, text, sample.finish_reason, len(sample.tokens), window, self.recipe.rewards
+        )
+        if score.reward is not None and not math.isfinite(score.reward):
+            raise DataError(
+                f"the reward of prompt {prompt.id!r}, batch {batch_number}, sample {sample_number} "
+                f"is {score.reward} ({score.rewards}); mend the verifier {prompt.verifier!r}"
+            )
+        return Rollout(
+            prompt_id=prompt.id,
+            family=prompt.family,
+            group=group,
+            sample=sample_number,
+            batch=batch_number,
+            prompt_tokens=prompt_tokens,
+            tokens=sample.tokens,
+            logprobs=[value if math.isfinite(value) else None for value in sample.logprobs],
+            text=text,
+            finish_reason=sample.finish_reason,
+            reward=score.reward,
+            rewards=score.rewards,
+            correct=score.correct,
+            window=window,
+            policy_version=sample.policy_version,
+        )
 
 
-def _prompt_queue(prompts: Sequence[RLPrompt], seed: int) -> Iterator[RLPrompt]:
-    """Prompts in random order, reshuffled when all were used."""
-    rng = random.Random(seed)
-    while True:
-        yield from rng.sample(list(prompts), len(prompts))
+def assign_advantages(batch: Batch, config: AdvantageConfig) -> None:
+    """Write the advantage of every kept rollout.
+
+    Without dynamic sampling a group without spread is kept too, and its gradient is zero.
+    """
+    groups: dict[int, list[Rollout]] = {}
+    for rollout in batch.kept:
+        groups.setdefault(rollout.group, []).append(rollout)
+    members = list(groups.values())
+    rewards = [[rollout.reward for rollout in group] for group in members]
+    advantages = normalise(rewards, config.scale, config.deviation)
+    for group, values in zip(members, advantages, strict=True):
+        for rollout, value in zip(group, values, strict=True):
+            rollout.advantage = value
 
 
-def _judge(
-    recipe: Recipe,
-    tokenizer: Tokenizer,
-    prompt: RLPrompt,
-    prompt_tokens: list[int],
-    sample: Sample,
-    window: int,
-    group: int,
-    index: int,
-    batch_number: int,
-) -> Rollout:
-    text = tokenizer.decode_sample(sample.tokens)
-    score = score_answer(
-        prompt, text, sample.finish_reason, len(sample.tokens), window, recipe.rewards
-    )
-    return Rollout(
-        prompt_id=prompt.id,
-        group=group,
-        sample=index,
-        batch=batch_number,
-        prompt_tokens=prompt_tokens,
-        tokens=sample.tokens,
-        logprobs=[value if math.isfinite(value) else None for value in sample.logprobs],
-        text=text,
-        finish_reason=sample.finish_reason,
-        reward=score.reward,
-        rewards=score.rewards,
-        correct=score.correct,
-        window=window,
-        policy_version=sample.policy_version,
-    )
+def why_without_signal(group: Sequence[Rollout]) -> str:
+    """Why nothing can be learnt from a group."""
+    judged = [rollout for rollout in group if rollout.reward is not None]
+    if len(judged) < 2:
+        return "not_judged"
+    if all(rollout.correct for rollout in judged):
+        return "all_right"
+    if not any(rollout.correct for rollout in judged):
+        return "all_wrong"
+    return "equal_rewards"
 
 
 def _select(batch: Batch, group: list[Rollout], *, keep_all: bool) -> None:
-    advantages = group_advantages([rollout.reward for rollout in group])
-    if advantages is None:
-        if keep_all:
-            # Without dynamic sampling a group without spread stays, and its gradient is zero.
-            advantages = [None if rollout.reward is None else 0.0 for rollout in group]
-        else:
-            batch.dropped += group
-            batch.dropped_groups += 1
-            return
-    for rollout, advantage in zip(group, advantages, strict=True):
-        rollout.advantage = advantage
-    batch.kept += group
-    batch.kept_groups += 1
+    signal = carries_signal([rollout.reward for rollout in group])
+    if signal or keep_all:
+        batch.kept += group
+        batch.kept_groups += 1
+    else:
+        batch.dropped += group
+        batch.dropped_groups += 1
+    if not signal:
+        counts = Counter(batch.dropped_for)
+        counts[why_without_signal(group)] += 1
+        batch.dropped_for = dict(counts)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from longstride.model.hybrid import HybridModel
 from longstride.recipe.stages import extension_of
-from longstride.store.metrics import METRICS_FILE, MetricsWriter
 from longstride.store.seeds import stream_seed
 from longstride.training import resuming
 from longstride.training.checkpoints import Checkpoint, open_checkpoint, publish_checkpoint
@@ -164,13 +161,14 @@ def train_on_ranks(
         },
         metrics,
     )
-    found = _find(place, ranks)
+    found = resuming.find_on_ranks(place.directory, place.key, ranks)
     parent_base = checkpoint.model.config.rope_base
     model = _starting_model(checkpoint, plan, found)
     engine = create_engine(model, plan.optimizer, recipe.engine, ranks)
     probe = context_probe(recipe, stage, held_out, tokenizer)
     cursor = RowCursor(training.rows, plan.rows_per_step, stream_seed(recipe.seed, stage, "rows"))
-    with _metrics(metrics, ranks, found) as log:
+    with resuming.open_metrics(metrics, ranks, found) as writer:
+        log = writer.log
         position = found.position if found else _before(engine, held_out, probe, parent_base, log)
         loop = Loop(engine, training, plan, cursor, log, place, position)
         if found is not None:
@@ -227,15 +225,6 @@ def _split(rows: PackedRows) -> tuple[PackedRows, PackedRows]:
     return rows.take(torch.arange(0, border)), rows.take(torch.arange(border, rows.rows))
 
 
-def _find(place: Place, ranks: Ranks) -> InProgress | None:
-    """The checkpoint to go on from: the first rank judges, and the others follow."""
-    found = resuming.find(place.directory, place.key) if ranks.first else None
-    step = int(ranks.total([found.position.step if found else 0])[0])
-    if step and not ranks.first:
-        found = resuming.find(place.directory, place.key)
-    return found
-
-
 def _starting_model(checkpoint: Checkpoint, plan: Plan, found: InProgress | None) -> HybridModel:
     """The parent's weights, or those of the in-progress checkpoint, in fp32."""
     model = checkpoint.model.float()
@@ -244,15 +233,3 @@ def _starting_model(checkpoint: Checkpoint, plan: Plan, found: InProgress | None
     if found is not None:
         model.load_state_dict(found.weights())
     return model
-
-
-@contextmanager
-def _metrics(directory: Path, ranks: Ranks, found: InProgress | None) -> Iterator[Log]:
-    """Open metrics.jsonl with exactly the rows up to the checkpoint; other ranks log nothing."""
-    if not ranks.first:
-        yield lambda step, values: None
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / METRICS_FILE).write_bytes(found.metrics() if found else b"")
-    with MetricsWriter(directory) as writer:
-        yield writer.log

@@ -1,4 +1,4 @@
-"""One RL round: collect, judge, select, advantages, update x16, audit, save (M1 report, sec. 3)."""
+"""An RL round as a task: inputs in, a trained checkpoint and its rollouts out (report, sec. 3)."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from torch import Tensor
 
 from longstride.model.hybrid import HybridModel
 from longstride.rl.objectives import objective_of
+from longstride.rl.reflection import ReflectionMatcher
 from longstride.rollout.opening import open_generator
 from longstride.rollout.protocol import SyncedGenerator
 from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
 from longstride.store.files import read_json, read_jsonl, write_json, write_jsonl
 from longstride.store.metrics import MetricsWriter
-from longstride.store.progress import Progress
-from longstride.store.seeds import stream_seed
 from longstride.tokens.tokenizer import Tokenizer
+from longstride.training import resuming
+from longstride.training.batches import BatchStore
 from longstride.training.checkpoints import (
     Checkpoint,
     open_checkpoint,
     pass_through,
     publish_checkpoint,
 )
-from longstride.training.collecting import (
-    Batch,
-    batch_from_json,
-    batch_to_json,
-    collect_batch,
-)
+from longstride.training.collecting import Batch, Collector
 from longstride.training.engine import Engine
 from longstride.training.engines import create_engine, whole_model, whole_optimizer_state
+from longstride.training.guarding import UpdateGuard
 from longstride.training.ladder import LADDER_FILE, ROLLOUTS_FILE, SUMMARY_FILE
 from longstride.training.launching import RoundRequest, run_in_ranks
-from longstride.training.measuring import batch_metrics, round_facts
+from longstride.training.loop import Place
+from longstride.training.measuring import round_facts
 from longstride.training.ranks import Ranks
-from longstride.training.updating import (
-    UpdateSettings,
-    check_agreement,
-    recompute_old_policy,
-    split_updates,
-    update,
-)
+from longstride.training.resuming import InProgress
+from longstride.training.rounds import RoundLoop, RoundState, batches_are_there
+from longstride.training.updating import UpdateSettings
+from longstride.version import code_digest
+from schemas.curriculum import PassHistory
 from schemas.ladder import LadderState
 from schemas.recipe import Recipe
 from schemas.rows import RLPrompt, Rollout
+
+AUDIT_FILE = "audit.jsonl"
+HISTORY_FILE = "pass_history.json"
+"""Beside the weights of a round's checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,6 @@ class RoundPaths:
     out_checkpoint: Path
     out_rollouts: Path
     metrics: Path
-
-
-@dataclass
-class _Round:
-    """State of a running round."""
-
-    recipe: Recipe
-    number: int
-    window: int
-    engine: Engine
-    generator: SyncedGenerator
-    tokenizer: Tokenizer
-    prompts: list[RLPrompt]
-    settings: UpdateSettings
-    writer: MetricsWriter
-    step: int = 0
 
 
 def run_round(recipe: Recipe, number: int, paths: RoundPaths) -> dict[str, float]:
@@ -105,30 +89,133 @@ def run_round_on_ranks(
 ) -> dict[str, float]:
     """The same in this process, one of `ranks.count` that all call it, at an active ladder.
 
-    The first rank samples, judges and writes; all of them train.
+    The first rank samples, judges and writes; all of them train. A round that was killed goes on
+    from its last in-progress checkpoint, and ends with the weights and the metrics of a round that
+    was not.
     """
     state = read_json(paths.ladder / LADDER_FILE, LadderState)
     checkpoint = open_checkpoint(paths.checkpoint)
-    engine = create_engine(checkpoint.model.float(), recipe.rl.optimizer, recipe.engine, ranks)
-    if checkpoint.optimizer_state is not None:
+    place = _place(recipe, number, paths, checkpoint)
+    store = BatchStore(place.directory / "batches" if ranks.first else None, place.key)
+    found = _find(place, store, ranks)
+    model = checkpoint.model.float()
+    if found is not None:
+        model.load_state_dict(found.weights())
+    engine = create_engine(model, recipe.rl.optimizer, recipe.engine, ranks)
+    if found is None and checkpoint.optimizer_state is not None:
         engine.load_optimizer_state(checkpoint.optimizer_state)
     with (
-        MetricsWriter(paths.metrics if ranks.first else None) as writer,
+        resuming.open_metrics(paths.metrics, ranks, found) as writer,
         open_generator(recipe, engine.sampling_model(), paths.metrics) as generator,
     ):
-        current = _begin(recipe, number, paths, state, engine, generator, writer)
-        batches = _run_batches(current)
+        loop = _loop(recipe, number, paths, state, engine, generator, writer, place, store)
+        if found is not None:
+            loop.restore(found)
+        batches = loop.run()
         final = dict(writer.last)
     trained, optimizer_state = whole_model(engine), whole_optimizer_state(engine)
     if ranks.first:
-        _publish_checkpoint(current, checkpoint, trained, optimizer_state, final, paths)
-        _publish_rollouts(current, batches, paths.out_rollouts, checkpoint.digest)
+        _publish_checkpoint(loop, checkpoint, trained, optimizer_state, final, paths)
+        _publish_rollouts(loop, batches, paths.out_rollouts, checkpoint.digest)
+        resuming.discard(place.directory)
     ranks.barrier()
     return final
 
 
+def _place(recipe: Recipe, number: int, paths: RoundPaths, checkpoint: Checkpoint) -> Place:
+    """Where the round keeps what a resumed one needs, and what tells it from any other."""
+    prompts = open_artifact(paths.prompts, "prompts")
+    ladder = open_artifact(paths.ladder, "ladder_state")
+    return Place(
+        resuming.resume_directory(paths.out_checkpoint),
+        {
+            "round": str(number),
+            "recipe": recipe.digest(),
+            "parent checkpoint": checkpoint.digest,
+            "prompts": digest_of_artifact(prompts),
+            "ladder": digest_of_artifact(ladder),
+            "code": code_digest(),
+        },
+        paths.metrics,
+    )
+
+
+def _find(place: Place, store: BatchStore, ranks: Ranks) -> InProgress | None:
+    """The checkpoint to go on from, when the batches that belong to it are there too. Collective.
+
+    Batches of weights that were lost are forgotten: they will be sampled again.
+    """
+    found = resuming.find_on_ranks(place.directory, place.key, ranks)
+    if found is None:
+        store.keep_only(0)
+        return None
+    whole = not ranks.first or batches_are_there(found, store)
+    if not ranks.from_first(whole):
+        if ranks.first:
+            print("the round starts over: batches of its in-progress checkpoint are missing")
+            resuming.discard(place.directory)
+        ranks.barrier()
+        return None
+    state = RoundState.of(found)
+    store.keep_only(state.batch)
+    if ranks.first:
+        print(f"the round goes on in batch {state.batch} after {state.update} of its updates")
+    return found
+
+
+def _loop(
+    recipe: Recipe,
+    number: int,
+    paths: RoundPaths,
+    ladder: LadderState,
+    engine: Engine,
+    generator: SyncedGenerator,
+    writer: MetricsWriter,
+    place: Place,
+    store: BatchStore,
+) -> RoundLoop:
+    history_path = paths.checkpoint / HISTORY_FILE
+    history = read_json(history_path, PassHistory) if history_path.is_file() else PassHistory()
+    tokenizer = Tokenizer.load(paths.tokenizer)
+    settings = UpdateSettings(
+        objective=objective_of(recipe.rl.algorithm, ladder.is_weight_cap),
+        updates=recipe.rl.updates_per_batch,
+        learning_rate=recipe.rl.learning_rate,
+        grad_clip=ladder.grad_clip,
+        temperature=recipe.rollout.temperature,
+        minimum_correlation=recipe.rl.minimum_probability_correlation,
+        audit=recipe.rl.audit,
+    )
+    collector = Collector(
+        recipe,
+        list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt)),
+        generator,
+        tokenizer,
+        ladder.window,
+        number,
+        frozenset(history.retired(recipe.rl.curriculum)),
+    )
+    return RoundLoop(
+        recipe=recipe,
+        number=number,
+        window=ladder.window,
+        engine=engine,
+        generator=generator,
+        collector=collector,
+        settings=settings,
+        guard=UpdateGuard(
+            recipe.rl.maximum_bad_updates, paths.metrics if engine.ranks.first else None
+        ),
+        matcher=ReflectionMatcher(recipe.rl.audit.reflection, tokenizer.token_bytes),
+        writer=writer,
+        place=place,
+        store=store,
+        state=RoundState(history=history),
+    )
+
+
 def _publish_checkpoint(
-    current: _Round,
+    loop: RoundLoop,
     checkpoint: Checkpoint,
     trained: HybridModel,
     optimizer_state: dict[str, Tensor],
@@ -138,149 +225,51 @@ def _publish_checkpoint(
     publish_checkpoint(
         trained,
         paths.out_checkpoint,
-        stage=f"rl-{current.number}",
-        step=current.step,
+        stage=f"rl-{loop.number}",
+        step=loop.state.step,
         tokens_seen=checkpoint.manifest.tokens_seen,
-        recipe_digest=current.recipe.digest(),
+        recipe_digest=loop.recipe.digest(),
         parents={"checkpoint": checkpoint.digest},
         metrics={name: value for name, value in final.items() if name.startswith("rl/")},
         optimizer_state=optimizer_state,
+        records={HISTORY_FILE: loop.state.history},
     )
-
-
-def _begin(
-    recipe: Recipe,
-    number: int,
-    paths: RoundPaths,
-    state: LadderState,
-    engine: Engine,
-    generator: SyncedGenerator,
-    writer: MetricsWriter,
-) -> _Round:
-    open_artifact(paths.prompts, "prompts")
-    settings = UpdateSettings(
-        objective=objective_of(recipe.rl.algorithm, state.is_weight_cap),
-        updates=recipe.rl.updates_per_batch,
-        learning_rate=recipe.rl.learning_rate,
-        grad_clip=state.grad_clip,
-        temperature=recipe.rollout.temperature,
-        minimum_correlation=recipe.rl.minimum_probability_correlation,
-    )
-    return _Round(
-        recipe=recipe,
-        number=number,
-        window=state.window,
-        engine=engine,
-        generator=generator,
-        tokenizer=Tokenizer.load(paths.tokenizer),
-        prompts=list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt)),
-        settings=settings,
-        writer=writer,
-    )
-
-
-def _run_batches(current: _Round) -> list[Batch]:
-    first = current.engine.ranks.first
-    progress = Progress(current.recipe.rl.batches_per_round, "batches") if first else None
-    batches = []
-    for number in range(current.recipe.rl.batches_per_round):
-        batch = _collect(current, number)
-        _learn(current, batch, number)
-        batches.append(batch)
-        reward = current.writer.last.get("rl/reward/mean", float("nan"))
-        if progress is not None:
-            progress.update(number + 1, f"window {current.window}, reward {reward:.3f}")
-    return batches
-
-
-def _collect(current: _Round, number: int) -> Batch:
-    """Sample and judge on the first rank with the present weights; all ranks get the batch."""
-    ranks = current.engine.ranks
-    model = current.engine.sampling_model()
-    if not ranks.first:
-        return batch_from_json(ranks.from_first(None))
-    synced = current.generator.sync(model, current.step)
-    current.writer.log(
-        current.step,
-        {
-            "rollout/sync/seconds": synced.seconds,
-            "rollout/sync/probe_difference": synced.probe_difference,
-        },
-    )
-    batch = collect_batch(
-        current.recipe,
-        current.prompts,
-        current.generator,
-        current.tokenizer,
-        window=current.window,
-        round_number=current.number,
-        batch_number=number,
-    )
-    if ranks.count > 1:
-        ranks.from_first(batch_to_json(batch))
-    return batch
-
-
-def _learn(current: _Round, batch: Batch, number: int) -> None:
-    """Recompute the old policy, take the updates of one batch, and record what happened.
-
-    A batch without any signal takes no updates; the gate after the round judges how much of that
-    is too much.
-    """
-    trainable = [rollout for rollout in batch.kept if rollout.advantage is not None]
-    if not trainable and current.engine.ranks.first:
-        print(
-            f"round {current.number}, batch {number}: none of {batch.dropped_groups} groups has "
-            f"any spread in its rewards after {batch.waves} waves, so nothing is learnt from it"
-        )
-    settings = current.settings
-    entropy = recompute_old_policy(current.engine, batch.rollouts, settings.temperature)
-    agreement = check_agreement(batch.rollouts, settings.minimum_correlation)
-    kept = sum(len(rollout.tokens) for rollout in batch.kept)
-    current.writer.log(
-        current.step,
-        {
-            **batch_metrics(batch.rollouts, current.window),
-            "rl/entropy": entropy,
-            "rl/probability_correlation": agreement.correlation,
-            "rl/probability_difference/max": agreement.max_difference,
-            "rl/mismatch_kl": agreement.kl_k3,
-            "rl/groups/kept": batch.kept_groups,
-            "rl/groups/dropped": batch.dropped_groups,
-            "rl/tokens/trained": kept,
-        },
-    )
-    seed = stream_seed(current.recipe.seed, "rl", current.number, number, "updates")
-    for minibatch in split_updates(trainable, settings.updates, seed) if trainable else ():
-        current.writer.log(current.step, update(current.engine, minibatch, settings))
-        current.step += 1
 
 
 def _publish_rollouts(
-    current: _Round, batches: Sequence[Batch], out: Path, checkpoint_digest: str
+    loop: RoundLoop, batches: Sequence[Batch], out: Path, checkpoint_digest: str
 ) -> None:
     rollouts: list[Rollout] = [rollout for batch in batches for rollout in batch.rollouts]
-    facts = round_facts(batches[0].rollouts, batches[-1].rollouts, current.window)
+    facts = round_facts(batches[0].rollouts, batches[-1].rollouts, loop.window)
     count = write_jsonl(out / ROLLOUTS_FILE, rollouts)
+    audited = write_jsonl(out / AUDIT_FILE, loop.state.rows)
+    reasons: dict[str, int] = {}
+    for batch in batches:
+        for reason, groups in batch.dropped_for.items():
+            reasons[reason] = reasons.get(reason, 0) + groups
     write_json(
         out / SUMMARY_FILE,
         {
             "passed_through": False,
-            "round": current.number,
+            "round": loop.number,
             "facts": json.loads(facts.model_dump_json()),
             "kept_groups": sum(batch.kept_groups for batch in batches),
             "dropped_groups": sum(batch.dropped_groups for batch in batches),
+            "groups_without_signal": reasons,
             "waves": sum(batch.waves for batch in batches),
-            "is_weight_cap": current.settings.objective.weight_cap,
+            "updates": loop.state.step,
+            "skipped_updates": loop.guard.skipped,
+            "retired_prompts": len(loop.collector.retired),
+            "is_weight_cap": loop.settings.objective.weight_cap,
         },
     )
     publish(
         out,
         "rollouts",
-        f"rl-{current.number}",
+        f"rl-{loop.number}",
         parents={"checkpoint": checkpoint_digest},
-        recipe_digest=current.recipe.digest(),
-        counts={"rollouts": count},
+        recipe_digest=loop.recipe.digest(),
+        counts={"rollouts": count, "audit": audited},
     )
 
 

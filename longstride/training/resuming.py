@@ -1,7 +1,7 @@
-"""In-progress checkpoints of a stage: what a task that was killed needs to go on exactly.
+"""In-progress checkpoints of a stage or round: what a killed task needs to go on exactly.
 
 A checkpoint is a directory `step-<n>` that appears under its name complete, its manifest written
-last. It belongs to one task and is never an input of another; the stage deletes it once it has
+last. It belongs to one task and is never an input of another; the task deletes it once it has
 published its result.
 """
 
@@ -23,8 +23,9 @@ from torch import Tensor
 from longstride.errors import DataError
 from longstride.store.artifacts import file_record
 from longstride.store.files import read_json, write_json
-from longstride.store.metrics import METRICS_FILE
+from longstride.store.metrics import METRICS_FILE, MetricsWriter
 from longstride.training.engine import Engine
+from longstride.training.ranks import Ranks
 from schemas.artifacts import FileRecord
 from schemas.base import Contract
 
@@ -38,7 +39,8 @@ class Position(Contract):
     """Where a stage stands, apart from tensors and metrics."""
 
     step: int = Field(ge=0)
-    """Optimizer steps finished, skipped ones included; also the position of the schedule."""
+    """Steps finished, skipped ones included. Of a stage: optimizer steps, which is also the
+    position of the schedule. Of a round: batches begun, and updates."""
     tail: list[float] = Field(default_factory=list)
     """Losses that the final mean is taken over."""
     skipped_steps: int = Field(default=0, ge=0)
@@ -147,6 +149,24 @@ def find(directory: Path, key: dict[str, str]) -> InProgress | None:
             continue
         return InProgress(path, manifest.position)
     return None
+
+
+def find_on_ranks(directory: Path, key: dict[str, str], ranks: Ranks) -> InProgress | None:
+    """The checkpoint to go on from: the first rank judges, and the others follow. Collective."""
+    found = find(directory, key) if ranks.first else None
+    exists = bool(ranks.total([float(found is not None)])[0])
+    if exists and not ranks.first:
+        found = find(directory, key)
+    return found
+
+
+def open_metrics(directory: Path, ranks: Ranks, found: InProgress | None) -> MetricsWriter:
+    """Open metrics.jsonl with exactly the rows up to the checkpoint; other ranks log nothing."""
+    if not ranks.first:
+        return MetricsWriter(None)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / METRICS_FILE).write_bytes(found.metrics() if found else b"")
+    return MetricsWriter(directory)
 
 
 def discard(directory: Path) -> None:

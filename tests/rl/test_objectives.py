@@ -31,6 +31,7 @@ def run(objective, logp, old, advantages, mask):
         objective,
         logp_BT,
         old_BT,
+        old_BT,
         torch.as_tensor(advantages, dtype=torch.float64),
         mask_BT,
         torch.as_tensor(coefficient, dtype=torch.float64),
@@ -54,7 +55,7 @@ def cispo(cap, floor=None, **mask):
 
 
 def clipped(low, high, aggregation="token"):
-    return Objective("clipped_token", aggregation, clip_low=low, clip_high=high)
+    return Objective(aggregation, "surrogate", mask_low=low, mask_high=high)
 
 
 def assert_matches(actual, expected):
@@ -126,7 +127,7 @@ def test_padding_gives_the_reference_loss_and_ratio_statistics():
 def test_the_mask_with_open_weights_gives_the_gradient_of_ppo_token_for_token():
     case = CASES["06"]
     expected, arguments = case["expected"], log_inputs(case)
-    unified = Objective("weighted", "token", mask_low=0.2, mask_high=0.28)
+    unified = Objective("token", mask_low=0.2, mask_high=0.28)
     _, grad, result = run(unified, *arguments)
     assert_matches(grad, expected["unified_grad_open_weights"])
     assert_matches((result.weight_BT > 0).double(), expected["mask_M"])
@@ -177,16 +178,16 @@ def test_the_gradient_to_the_logits_has_no_path_through_the_weight():
     old = torch.tensor(inputs["prob_old"], dtype=torch.float64).log()
     ones = torch.ones(1, dtype=torch.float64)
     mask = torch.ones(1, 2, dtype=torch.bool)
-    result = policy_loss(cispo(5.0), logp, old, ones, mask, ones / 2)
+    result = policy_loss(cispo(5.0), logp, old, old, ones, mask, ones / 2)
     result.loss.backward()
     assert float(result.loss.detach()) == pytest.approx(expected["loss"], abs=1e-10)
     assert_matches(result.weight_BT, expected["weights"])
     assert_matches(logits.grad, expected["grad_logits"])
 
 
-def test_a_token_without_a_finite_anchor_gets_the_weight_one():
+def test_a_token_whose_sampling_probability_was_lost_gets_the_weight_one():
     logp, old = torch.tensor([[-1.0, -2.0]]), torch.tensor([[float("nan"), -1.0]])
-    _, grad, result = run(cispo(5.0), logp, old, [1.0], [[1, 1]])
+    _, grad, result = run(cispo(5.0, anchor="rollout"), logp, old, [1.0], [[1, 1]])
     assert float(result.weight_BT[0, 0]) == 1.0
     assert torch.isfinite(grad).all()
 
@@ -214,11 +215,11 @@ def test_the_loss_does_not_depend_on_how_the_update_is_cut(aggregation, data):
     advantage = torch.randn(len(lengths), generator=generator, dtype=torch.float64)
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     coefficient = torch.tensor(sequence_coefficients(lengths, groups, aggregation))
-    whole = policy_loss(cispo(1.2), logp, old, advantage, mask, coefficient).loss
+    whole = policy_loss(cispo(1.2), logp, old, old, advantage, mask, coefficient).loss
     cut = data.draw(st.integers(1, len(lengths) - 1))
     parts = [slice(0, cut), slice(cut, None)]
     pieces = sum(
-        policy_loss(cispo(1.2), logp[p], old[p], advantage[p], mask[p], coefficient[p]).loss
+        policy_loss(cispo(1.2), logp[p], old[p], old[p], advantage[p], mask[p], coefficient[p]).loss
         for p in parts
     )
     assert float(pieces) == pytest.approx(float(whole), abs=1e-12)

@@ -2,14 +2,20 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from training_parts import trained_tokenizer
 
 from longstride.data.tasks import problems
+from longstride.errors import DataError
 from longstride.recipe.loading import load_recipe
+from longstride.rewards.scoring import Score
 from longstride.rollout.protocol import Sample
 from longstride.tokens.chat import render_prompt
-from longstride.training.collecting import collect_batch
+from longstride.training import collecting
+from longstride.training.collecting import Batch, Collector, batch_from_json, batch_to_json
+from schemas.algorithms import AdvantageConfig
+from schemas.curriculum import CurriculumConfig
 from schemas.rows import Message
 
 RECIPES = Path(__file__).parents[2] / "pipelines" / "recipes"
@@ -57,13 +63,10 @@ def prompts(recipe):
     return problems(recipe.tasks[0], 0, 30, seed=1, split="rl")
 
 
-def collect(recipe, prompts, right):
+def collect(recipe, prompts, right, **options):
     tokenizer = trained_tokenizer()
     policy = ScriptedPolicy(tokenizer, prompts, right)
-    batch = collect_batch(
-        recipe, prompts, policy, tokenizer, window=40, round_number=1, batch_number=0
-    )
-    return batch, policy
+    return Collector(recipe, prompts, policy, tokenizer, 40, 1).collect(0, **options), policy
 
 
 def test_a_batch_holds_exactly_the_groups_asked_for_when_all_carry_signal(recipe, prompts):
@@ -113,3 +116,69 @@ def test_the_right_answer_of_a_group_has_the_advantage_root_three(recipe, prompt
     batch, _ = collect(recipe, prompts, lambda prompt, n: n == 0)
     right = [r for r in batch.kept if r.correct]
     assert [r.advantage for r in right] == pytest.approx([3**0.5] * 6)
+
+
+def test_a_batch_that_was_interrupted_after_a_wave_ends_as_if_it_had_not_been(recipe, prompts):
+    hard = {p.id for p in prompts[::2]}
+
+    def right(prompt, n):
+        return prompt.id not in hard and n < 2
+
+    waves = []
+    whole, _ = collect(
+        recipe, prompts, right, after_wave=lambda batch: waves.append(batch_to_json(batch))
+    )
+    assert len(waves) > 1
+    resumed, policy = collect(recipe, prompts, right, begun=batch_from_json(waves[0]))
+    assert batch_to_json(resumed) == batch_to_json(whole)
+    assert len(policy.asked) == len(waves) - 1
+
+
+def test_the_reason_why_a_group_teaches_nothing_is_counted(recipe, prompts):
+    right = {p.id for p in prompts[::2]}
+    batch, _ = collect(recipe, prompts, lambda prompt, n: prompt.id in right)
+    assert set(batch.dropped_for) == {"all_right", "all_wrong"}
+    assert sum(batch.dropped_for.values()) == batch.dropped_groups
+
+
+def test_advantages_divided_by_the_batch_spread_have_its_variance_over_the_whole_batch(
+    recipe, prompts
+):
+    rl = recipe.rl.model_copy(update={"advantage": AdvantageConfig(scale="batch")})
+    batch, _ = collect(
+        recipe.model_copy(update={"rl": rl}), prompts, lambda prompt, n: n <= len(prompt.id) % 3
+    )
+    rewards = np.array([r.reward for r in batch.kept])
+    centred = np.array([r.reward - np.mean([o.reward for o in batch.kept if o.group == r.group])
+                        for r in batch.kept])  # fmt: skip
+    expected = centred / rewards.std()
+    assert [r.advantage for r in batch.kept] == pytest.approx(expected)
+
+
+def test_answers_of_a_family_with_a_window_of_its_own_are_sampled_under_it(recipe, prompts):
+    curriculum = CurriculumConfig(families={prompts[0].family: {"window": 12}})
+    rl = recipe.rl.model_copy(update={"curriculum": curriculum})
+    windows = []
+
+    class Watched(ScriptedPolicy):
+        def generate(self, prompts, samples_per_prompt, settings, seed, progress=None):
+            windows.append(settings.max_new_tokens)
+            return super().generate(prompts, samples_per_prompt, settings, seed, progress)
+
+    tokenizer = trained_tokenizer()
+    policy = Watched(tokenizer, prompts, lambda prompt, n: n == 0)
+    changed = recipe.model_copy(update={"rl": rl})
+    batch = Collector(changed, prompts, policy, tokenizer, 40, 1).collect(0)
+    assert windows == [12]
+    assert {rollout.window for rollout in batch.kept} == {12}
+
+
+def test_a_reward_that_is_not_finite_is_refused_by_name(recipe, prompts, monkeypatch):
+    broken = Score(correct=True, reward=float("nan"), rewards={"correct": float("nan")})
+    monkeypatch.setattr(collecting, "score_answer", lambda *args: broken)
+    with pytest.raises(DataError, match=r"reward of prompt .* is nan .* mend the verifier"):
+        collect(recipe, prompts, lambda prompt, n: n == 0)
+
+
+def test_an_empty_batch_survives_its_file():
+    assert batch_from_json(batch_to_json(Batch())) == Batch()

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from training_parts import rollout
 
-from longstride.training.measuring import batch_metrics, perplexity, round_facts
+from longstride.training.collecting import Batch
+from longstride.training.measuring import (
+    batch_metrics,
+    group_metrics,
+    perplexity,
+    round_facts,
+)
 
 
 def test_perplexity_is_exp_of_the_mean_negative_log_probability():
@@ -45,10 +51,54 @@ def test_metrics_of_a_batch_count_unjudged_samples_apart():
     values = batch_metrics(rollouts, window=8)
     assert values["rl/accuracy"] == 0.5
     assert values["rl/unjudged_share"] == pytest.approx(1 / 3)
-    assert values["rl/reward_length_correlation"] == pytest.approx(-1)
     assert values["rl/tokens/generated"] == 8
 
 
+def answers(lengths, family="sums", right=lambda length: length > 4):
+    return [
+        rollout((1,) * length, group=place, family=family, correct=right(length),
+                reward=float(right(length)))
+        for place, length in enumerate(lengths)
+    ]  # fmt: skip
+
+
 def test_a_correlation_without_spread_is_left_out_not_zero():
-    values = batch_metrics([rollout(reward=1.0), rollout(reward=1.0)], window=8)
-    assert "rl/reward_length_correlation" not in values
+    values = batch_metrics(answers([3, 3, 3, 3]), window=8)
+    assert not [name for name in values if "correlation" in name]
+
+
+def test_reward_and_length_correlate_as_numpy_says_for_all_tasks_and_for_each_family():
+    sums = answers([2, 3, 7, 8, 4, 5])
+    words = answers([2, 6, 7, 3, 5], "words", right=lambda length: length < 4)
+    values = batch_metrics(sums + words, window=8)
+    for name, of in (("all", sums + words), ("sums", sums), ("words", words)):
+        lengths, rewards = [len(r.tokens) for r in of], [r.reward for r in of]
+        expected = np.corrcoef(rewards, lengths)[0, 1]
+        prefix = f"rl/correlation/{name}/reward_length"
+        assert values[prefix] == pytest.approx(expected)
+        assert values[f"{prefix}_low"] <= expected <= values[f"{prefix}_high"]
+    assert values["rl/correlation/words/accuracy_length"] < 0
+
+
+def test_lengths_of_solved_and_of_unsolved_answers_are_told_apart():
+    values = batch_metrics(answers([2, 3, 4, 6, 8]), window=8)
+    assert values["rl/length_solved/p50"] == 7
+    assert values["rl/length_unsolved/p50"] == 3
+    assert values["rl/length/p90"] == pytest.approx(np.percentile([2, 3, 4, 6, 8], 90))
+
+
+def test_the_facts_of_a_round_leave_out_families_with_a_window_of_their_own():
+    long = [rollout((1,) * 8, window=8)]
+    short = [rollout((1,) * 2, window=2, finish_reason="length")]
+    facts = round_facts(long + short, long + short, window=8)
+    assert (facts.samples, facts.truncated_share) == (1, 0)
+
+
+def test_tokens_of_a_batch_are_trained_on_or_wasted():
+    kept = [rollout((1, 2, 3), advantage=1.0), rollout((1,), advantage=None)]
+    batch = Batch(kept=kept, dropped=[rollout((1,) * 5)], kept_groups=1, dropped_groups=1,
+                  waves=2, dropped_for={"all_right": 1})  # fmt: skip
+    values = group_metrics(batch, kept[:1])
+    assert values["rl/tokens/kept"] == 4
+    assert (values["rl/tokens/trained"], values["rl/tokens/wasted"]) == (3, 6)
+    assert values["rl/groups/all_right"] == 1

@@ -7,8 +7,10 @@ from training_parts import MODEL, rollout
 from longstride.errors import CheckpointError
 from longstride.model.hybrid import HybridModel
 from longstride.rl.objectives import objective_of
+from longstride.rl.reflection import ReflectionMatcher
 from longstride.training import updating
 from longstride.training.engine import TorchEngine
+from longstride.training.guarding import UpdateGuard
 from longstride.training.sequences import microbatches, pad_sequences, sequence_logprobs
 from schemas.algorithms import CispoConfig
 from schemas.engine import TorchEngine as TorchConfig
@@ -40,6 +42,14 @@ def engine(**options):
     return TorchEngine(fresh_model(), optimizer, TorchConfig(**options))
 
 
+MATCHER = ReflectionMatcher({"wait": ["wait"]}, lambda token: b" Wait" if token == 11 else b" x")
+
+
+def update(engine, minibatch, settings=SETTINGS, guard=None, **options):
+    return updating.update(engine, minibatch, settings, guard or UpdateGuard(3, None), MATCHER,
+                           **options)  # fmt: skip
+
+
 def test_recomputed_log_probabilities_are_those_of_each_sequence_alone():
     model, rollouts = fresh_model(), batch()
     updating.recompute_old_policy(TorchEngine(model, OptimizerConfig()), rollouts, temperature=1.0)
@@ -63,8 +73,8 @@ def test_the_temperature_of_the_sampler_is_the_trainers_too():
 def test_the_first_update_is_on_policy_and_the_second_is_not():
     current, rollouts = engine(), batch()
     updating.recompute_old_policy(current, rollouts, 1.0)
-    first = updating.update(current, rollouts[:2], SETTINGS)
-    second = updating.update(current, rollouts[2:], SETTINGS)
+    first = update(current, rollouts[:2]).metrics
+    second = update(current, rollouts[2:]).metrics
     assert first["rl/is_weight/max"] == pytest.approx(1.0, abs=1e-4)
     assert abs(second["rl/is_weight/max"] - 1.0) > 1e-3
     assert [len(r.importance_weights) for r in rollouts] == [4, 2, 3, 1]
@@ -75,7 +85,7 @@ def test_an_update_raises_the_probability_of_good_answers_and_lowers_that_of_bad
     updating.recompute_old_policy(current, rollouts, 1.0)
     before = [sum(r.trainer_logprobs) for r in rollouts]
     settings = SETTINGS.__class__(**(SETTINGS.__dict__ | {"learning_rate": 0.002}))
-    updating.update(current, rollouts, settings)
+    update(current, rollouts, settings)
     updating.recompute_old_policy(current, rollouts, 1.0)
     change = [sum(r.trainer_logprobs) - b for r, b in zip(rollouts, before, strict=True)]
     assert change[0] > 0 > change[1]
@@ -86,7 +96,7 @@ def test_the_gradient_does_not_depend_on_microbatches(limit):
     def norm(**options):
         current, rollouts = engine(**options), batch()
         updating.recompute_old_policy(current, rollouts, 1.0)
-        return updating.update(current, rollouts, SETTINGS)
+        return update(current, rollouts).metrics
 
     whole = norm()
     cut = norm(microbatch_tokens=limit)
@@ -142,3 +152,32 @@ def test_microbatches_hold_every_sequence_within_the_limit():
         len(piece) == 1 or max(2 + len(r.tokens) for r in piece) * len(piece) <= 14
         for piece in pieces
     )
+
+
+def test_the_audit_of_an_update_is_about_the_tokens_of_the_reflection_words():
+    current, rollouts = engine(), batch()
+    updating.recompute_old_policy(current, rollouts, 1.0)
+    update(current, rollouts[:2])
+    result = update(current, rollouts[2:], off_policy_round=2)
+    rows = {row.bucket: row for row in result.rows}
+    assert set(rows) == {"wait", "reflection", "other"}
+    assert (rows["wait"].tokens, rows["other"].tokens) == (1, 3)
+    assert {row.off_policy_round for row in result.rows} == {2}
+    one = rollouts[2]
+    assert rows["wait"].ratio == pytest.approx(one.importance_weights[1])
+    assert rows["wait"].probability_old == pytest.approx(math.exp(one.trainer_logprobs[1]))
+    new = math.exp(one.trainer_logprobs[1]) * one.importance_weights[1]
+    assert rows["wait"].probability_new == pytest.approx(new, rel=1e-4)
+    share = result.metrics["rl/audit/wait/gradient_share"]
+    pulls = [[w * abs(r.advantage) for w in r.importance_weights] for r in rollouts[2:]]
+    assert share == pytest.approx(pulls[0][1] / sum(map(sum, pulls)), rel=1e-4)
+
+
+def test_shares_of_the_gradient_by_third_and_by_sign_add_up():
+    current, rollouts = engine(), batch()
+    updating.recompute_old_policy(current, rollouts, 1.0)
+    values = update(current, rollouts).metrics
+    thirds = [values[f"rl/gradient_share/{name}_third"] for name in ("first", "middle", "last")]
+    assert sum(thirds) == pytest.approx(1)
+    signs = values["rl/gradient_share/positive"] + values["rl/gradient_share/negative"]
+    assert signs == pytest.approx(1)
