@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from benchmarks.figure2.problems import Chances, examples
 from longstride.data.sft import EXAMPLES, pack_chat
 from longstride.data.traces import MARKERS
 from longstride.store.artifacts import publish
-from longstride.store.files import write_jsonl
+from longstride.store.files import write_json, write_jsonl
 from longstride.tokens.tokenizer import Tokenizer
 from longstride.training.language import initialise, train_stage
+from schemas.base import digest_of
 from schemas.recipe import Recipe
 
 
@@ -29,3 +31,18 @@ def prepare(recipe: Recipe, folder: Path) -> None:
     train_stage(
         recipe, "sft", folder / "packed", folder / "initial", folder / "sft", folder / "metrics"
     )
+
+
+def prepare_once(recipe: Recipe, folder: Path) -> None:
+    """The same, unless `folder` holds what this recipe's model, tokenizer and SFT give already."""
+    parts = [
+        getattr(recipe, name).model_dump(mode="json") for name in ("model", "tokenizer", "sft")
+    ]
+    key = digest_of([recipe.seed, *parts])
+    place = folder / "prepared.json"
+    if place.is_file() and json.loads(place.read_text(encoding="utf-8")) == {"key": key}:
+        print("the SFT checkpoint is there already")
+        return
+    place.unlink(missing_ok=True)
+    prepare(recipe, folder)
+    write_json(place, {"key": key})

@@ -4,17 +4,22 @@ A curve that never reaches the level is censored: its step is infinite. Infiniti
 number, so quantiles of bootstrap ratios stay defined; an interval's end of infinity says "not
 within the budget". Means over seeds are taken of accuracies, never of steps, so that one censored
 seed does not spoil a mean.
+
+Suffixes: R resamples, S seeds, E evaluations.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from longstride.evals.intervals import t_quantile
 
+Array = npt.NDArray[np.float64]
 Curve = Sequence[float]
 """Accuracy at each evaluation of one seed."""
 LAST = 5
@@ -45,29 +50,38 @@ def mean_curve(curves: Sequence[Curve]) -> list[float]:
     return [math.fsum(values) / len(values) for values in zip(*curves, strict=True)]
 
 
+def mean_and_band(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean over seeds and its 95% Student t interval."""
+    count = len(values)
+    mean = math.fsum(values) / count
+    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
+    half = t_quantile(0.975, count - 1) * deviation / math.sqrt(count)
+    return mean, mean - half, mean + half
+
+
 def band(curves: Sequence[Curve]) -> list[tuple[float, float]]:
     """95% Student t interval of the mean over seeds at each evaluation."""
-    count = len(curves)
-    quantile = t_quantile(0.975, count - 1)
-    found = []
-    for values in zip(*curves, strict=True):
-        mean = math.fsum(values) / count
-        deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
-        half = quantile * deviation / math.sqrt(count)
-        found.append((mean - half, mean + half))
-    return found
+    return [mean_and_band(values)[1:] for values in zip(*curves, strict=True)]
 
 
 def reached_at(curve: Curve, steps: Sequence[float], level: float) -> float:
     """First step at which the curve, linear between evaluations, is at the level; else infinity."""
-    if curve[0] >= level:
-        return steps[0]
-    for index in range(1, len(curve)):
-        if curve[index] >= level:
-            before, after = curve[index - 1], curve[index]
-            share = (level - before) / (after - before)
-            return steps[index - 1] + share * (steps[index] - steps[index - 1])
-    return math.inf
+    axis = np.asarray(steps, dtype=float)
+    return float(reached_at_each(np.asarray([curve], dtype=float), axis, np.asarray([level]))[0])
+
+
+def reached_at_each(curve_RE: Array, steps_E: Array, level_R: Array) -> Array:
+    """The same for many curves, each with its own level."""
+    above_RE = curve_RE >= level_R[:, None]
+    index_R = above_RE.argmax(axis=1)
+    row_R = np.arange(len(curve_RE))
+    before_R = curve_RE[row_R, np.maximum(index_R - 1, 0)]
+    after_R = curve_RE[row_R, index_R]
+    rise_R = np.where(index_R > 0, after_R - before_R, 1.0)
+    part_R = np.where(index_R > 0, (level_R - before_R) / rise_R, 1.0)
+    start_R, stop_R = steps_E[np.maximum(index_R - 1, 0)], steps_E[index_R]
+    found_R: Array = np.where(above_RE.any(axis=1), start_R + part_R * (stop_R - start_R), np.inf)
+    return found_R
 
 
 def step_ratio(
@@ -95,21 +109,25 @@ def step_ratio(
         resamples: bootstrap resamples.
         seed: of the bootstrap.
     """
-
-    def ratio(chosen: Sequence[int]) -> float:
-        reference = [second[index] for index in chosen]
-        level = share * final_level(reference)
-        own = reached_at(mean_curve([first[index] for index in chosen]), steps, level)
-        other = reached_at(mean_curve(reference), steps, level)
-        if not of_budget and math.isfinite(other):
-            return own / other if other else math.nan
-        return own / steps[-1]
-
-    rng = random.Random(seed)
-    seeds = range(len(first))
-    drawn = sorted(ratio(rng.choices(seeds, k=len(first))) for _ in range(resamples))
-    unreached = sum(math.isinf(value) for value in drawn) / resamples
-    return Ratio(ratio(list(seeds)), quantile(drawn, 0.025), quantile(drawn, 0.975), unreached)
+    one, other = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    axis = np.asarray(steps, dtype=float)
+    count = len(one)
+    chosen_RS = np.random.default_rng(seed).integers(count, size=(resamples, count))
+    # The first row is no resample: every seed once.
+    chosen_RS = np.concatenate([np.arange(count)[None], chosen_RS])
+    reference_RE = other[chosen_RS].mean(axis=1)
+    # Less a hair, so that a flat end counts as reached whatever rounding its mean has.
+    level_R = share * reference_RE[:, -LAST:].mean(axis=1) - 1e-12
+    own_R = reached_at_each(one[chosen_RS].mean(axis=1), axis, level_R)
+    whole_R = np.full_like(own_R, axis[-1])
+    if not of_budget:
+        # A mean curve is at or above its own final level somewhere, so this is never infinite.
+        whole_R = reached_at_each(reference_RE, axis, level_R)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio_R = np.where(own_R == whole_R, 1.0, own_R / whole_R)
+    value, drawn = float(ratio_R[0]), sorted(ratio_R[1:].tolist())
+    unreached = sum(math.isinf(number) for number in drawn) / resamples
+    return Ratio(value, quantile(drawn, 0.025), quantile(drawn, 0.975), unreached)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -5,27 +5,29 @@ The only module of the study that calls the library's RL loop.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
-from benchmarks.figure2.auditing import audit_round
 from benchmarks.figure2.problems import marker_tokens, problems
+from benchmarks.figure2.study import Sizes
 from longstride.model.hybrid import HybridModel
 from longstride.rewards.scoring import score_answer
 from longstride.rl.objectives import objective_of
+from longstride.rl.reflection import ReflectionMatcher
 from longstride.rollout.native import NativeGenerator
 from longstride.store.seeds import stream_seed
 from longstride.tokens.chat import render_prompt
 from longstride.tokens.tokenizer import THINK, Tokenizer
 from longstride.training.checkpoints import open_checkpoint
-from longstride.training.collecting import collect_batch, sampling_settings
+from longstride.training.collecting import Collector, sampling_settings
 from longstride.training.engines import create_engine
+from longstride.training.guarding import UpdateGuard
 from longstride.training.ranks import Ranks
 from longstride.training.updating import (
     UpdateSettings,
@@ -34,22 +36,9 @@ from longstride.training.updating import (
     split_updates,
     update,
 )
+from schemas.audit import AuditRow
 from schemas.recipe import Recipe
 from schemas.rows import Message, RLPrompt, Rollout
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much is measured."""
-
-    prompts: int = 5_000
-    """RL problems."""
-    held_out: int = 128
-    """Problems of an evaluation, the same at every step of every run."""
-    samples: int = 2
-    """Samples of each of them (k of avg@k)."""
-    evaluate_every: int = 1
-    """Generation batches between evaluations."""
 
 
 class Policy:
@@ -61,14 +50,18 @@ class Policy:
         self.checkpoint_digest = checkpoint.digest
         self.tokenizer = Tokenizer.load(shared / "tokenizer")
         self.markers = marker_tokens(self.tokenizer)
+        self.matcher = ReflectionMatcher(recipe.rl.audit.reflection, self.tokenizer.token_bytes)
         self.engine = create_engine(
             checkpoint.model.float(), recipe.rl.optimizer, recipe.engine, Ranks()
         )
         self.generator = NativeGenerator(self.engine.sampling_model(), recipe.rollout.max_batch)
-        # The seed of the problems is a constant of the study; that of a run orders them.
-        self.prompts = problems(sizes.prompts, "rl", 0)
-        self.questions = problems(sizes.held_out, "tuning" if tuning else "held-out", 0)
+        self.guard = UpdateGuard(recipe.rl.maximum_bad_updates, None)
         self.window = recipe.ladder.windows[-1]
+        # The problems are the same in all runs; the run's seed orders them.
+        self.collector = Collector(
+            recipe, problems(sizes.prompts, "rl", 0), self.generator, self.tokenizer, self.window, 1
+        )
+        self.questions = problems(sizes.held_out, "tuning" if tuning else "held-out", 0)
         self.settings = UpdateSettings(
             objective=objective_of(recipe.rl.algorithm),
             updates=recipe.rl.updates_per_batch,
@@ -76,33 +69,33 @@ class Policy:
             grad_clip=recipe.rl.optimizer.grad_clip,
             temperature=recipe.rollout.temperature,
             minimum_correlation=recipe.rl.minimum_probability_correlation,
+            audit=recipe.rl.audit,
         )
         self.step = 0
 
     def learn(self, number: int) -> dict[str, Any]:
         """Sample a batch, take its updates, and return what happened."""
         self.generator.sync(self.engine.sampling_model(), self.step)
-        batch = collect_batch(
-            self.recipe,
-            self.prompts,
-            self.generator,
-            self.tokenizer,
-            window=self.window,
-            round_number=0,
-            batch_number=number,
-        )
-        entropy = recompute_old_policy(
-            self.engine, batch.rollouts, self.recipe.rollout.temperature
-        )
+        batch = self.collector.collect(number)
+        entropy = recompute_old_policy(self.engine, batch.rollouts, self.recipe.rollout.temperature)
         agreement = check_agreement(batch.rollouts, self.settings.minimum_correlation)
         trainable = [rollout for rollout in batch.kept if rollout.advantage is not None]
-        seed = stream_seed(self.recipe.seed, "rl", 0, number, "updates")
-        rounds, norms = [], []
-        for minibatch in (
-            split_updates(trainable, self.settings.updates, seed) if trainable else ()
-        ):
-            norms.append(update(self.engine, minibatch, self.settings)["rl/grad_norm"])
-            rounds.append(audit_round(minibatch, self.settings.objective, self.markers))
+        seed = stream_seed(self.recipe.seed, "rl", 1, number, "updates")
+        rows: list[AuditRow] = []
+        norms: list[float] = []
+        minibatches = split_updates(trainable, self.settings.updates, seed) if trainable else []
+        for index, minibatch in enumerate(minibatches):
+            updated = update(
+                self.engine,
+                minibatch,
+                self.settings,
+                self.guard,
+                self.matcher,
+                step=self.step,
+                off_policy_round=index + 1,
+            )
+            rows += updated.rows
+            norms.append(updated.metrics["rl/grad_norm"])
             self.step += 1
         return {
             "batch": number,
@@ -114,12 +107,12 @@ class Policy:
             "groups": batch.kept_groups,
             "correlation": agreement.correlation,
             "norm": fmean(norms) if norms else 0.0,
-            "rounds": rounds,
+            "audit": [row.model_dump(mode="json") for row in rows],
         }
 
     def marker_rate(self, rollouts: Sequence[Rollout]) -> float:
         """Share of samples that hold a marker."""
-        return fmean(any(token in self.markers for token in r.tokens) for r in rollouts)
+        return fmean(bool(self.matcher.find(rollout.tokens)) for rollout in rollouts)
 
     def evaluate(self, number: int) -> dict[str, float]:
         """avg@k on the held-out problems, with the policy before batch `number`."""
@@ -138,7 +131,7 @@ class Policy:
                     self.recipe.rewards,
                 )
                 correct.append(bool(score.correct))
-                marked.append(any(token in self.markers for token in sample.tokens))
+                marked.append(bool(self.matcher.find(sample.tokens)))
                 lengths.append(len(sample.tokens))
         return {
             "batch": number,
@@ -166,15 +159,22 @@ def _rendered(tokenizer: Tokenizer, question: RLPrompt) -> list[int]:
 
 
 def train(recipe: Recipe, shared: Path, sizes: Sizes, *, tuning: bool) -> dict[str, Any]:
-    """One run: its evaluations, its batches, and the CPU seconds that it took."""
+    """One run: its evaluations (before every batch and at the end), its batches, its CPU seconds.
+
+    Args:
+        recipe: with the run's algorithm, learning rate and seed.
+        shared: what `preparing.prepare` made.
+        sizes: how much is asked and measured.
+        tuning: evaluate on the tuning problems, not on the held-out ones.
+    """
     torch.set_num_threads(1)
     started = time.process_time()
     policy = Policy(recipe, shared, sizes, tuning)
     batches, evaluations = [], []
     for number in range(recipe.rl.batches_per_round):
-        if number % sizes.evaluate_every == 0:
-            evaluations.append(policy.evaluate(number))
+        evaluations.append(policy.evaluate(number))
         batches.append(policy.learn(number))
+        print(json.dumps(evaluations[-1]), flush=True)
     evaluations.append(policy.evaluate(recipe.rl.batches_per_round))
     return {
         "checkpoint": policy.checkpoint_digest,

@@ -1,0 +1,236 @@
+"""The page docs/experiments/figure2.md with its figures and plots."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure2.choosing import OWN
+from benchmarks.figure2.measuring import LEVELS, RARE, Rates, as_json
+from benchmarks.figure2.plots import AUDITED, NAMES, TITLES, draw
+from benchmarks.figure2.problems import Chances
+from benchmarks.figure2.step_ratio import LAST, RESAMPLES
+from benchmarks.figure2.study import Study
+from longstride.store.files import write_text
+
+ROUNDS = (1, 2, 4, 8, 16)
+
+
+def report(study: Study, rates: Rates, work: Path, out: Path) -> None:
+    """Write figure2.json, the plots, and figure2.md."""
+    figures = as_json(study, rates, work)
+    text = json.dumps(figures, indent=1, sort_keys=True, allow_nan=False)
+    write_text(out / "figure2.json", text + "\n")
+    draw(json.loads(text), out)
+    write_text(out / "figure2.md", page(study, json.loads(text)))
+    print(f"{out / 'figure2.md'} is written")
+
+
+def page(study: Study, figures: dict[str, Any]) -> str:
+    """The page, from the figures alone."""
+    recipe, chances = study.recipe(), Chances()
+    tables = "\n\n".join(
+        f"### {TITLES[which].capitalize()}\n\n{_accuracy(figures, which)}\n\n"
+        f"{_timings(figures, which)}"
+        for which in figures["sets"]
+    )
+    model = recipe.model
+    return f"""# GRPO, DAPO and CISPO where rare reflection tokens decide
+
+M1 (arXiv 2506.13585, figure 2) trains one base model with GRPO, DAPO and CISPO on the same prompts,
+16 updates a generation batch, and finds that CISPO reaches DAPO's accuracy in half the steps. Its
+reason: words such as "Wait" are rare, so the first updates move their ratio past PPO's bound, and
+the clip then drops their gradient for the rest of the batch. This page repeats the comparison where
+that reason can be checked. `make figure2` runs it (about {_minutes(figures)} CPU minutes for the
+comparison, as much again for tuning; stop and start it as you like).
+
+{_headline(figures)}
+
+![Accuracy, probability of reflection tokens and entropy by optimizer step](figure2.svg)
+
+Bold: mean over {len(study.seeds)} seeds with its 95% Student t interval; thin: the seeds. One axis
+unit of 16 steps is one generation batch.
+
+## Setting
+
+**Task.** Sums of four one-digit terms, verified by exact match. SFT teaches two habits: to a bare
+problem the model gives a quick answer (right {100 * chances.lucky:.0f}% of the time, by chance),
+and in {100 * recipe.sft.reflection_share:.0f}% of the examples it goes on with "Wait,", "Recheck:"
+or "However," and works the sum out. Asked to check, it always does. RL asks bare problems only, and
+rewards a right answer with 1. So the way to a high accuracy leads through one token that starts
+rare (see "start" below: what the SFT model scores).
+
+**The same for all.** The SFT checkpoint (`{figures["checkpoint"][:23]}…`); prompts and their order,
+by seed; {recipe.rl.groups_per_batch} prompts x {recipe.rl.group_size} samples a batch; groups
+without spread are dropped and not refilled (otherwise runs would be asked different prompts);
+{recipe.rl.updates_per_batch} updates a batch on disjoint parts of it; AdamW (0.9, 0.95, 1e-15),
+gradient clip {recipe.rl.optimizer.grad_clip:g}, no KL term, no length penalty; a hybrid model with
+{model.num_layers} layers ({model.block_types.count("lightning")} lightning,
+{model.block_types.count("softmax")} softmax), width {model.hidden_size}, {model.num_experts}
+experts. **Different:** the objective. GRPO clips at 0.2/0.2 and averages by sequence, DAPO at
+0.2/0.28 and by token, CISPO caps the weight at 5 and averages by token.
+
+**Evaluation.** {study.sizes.held_out} held-out problems (none is in SFT or RL), avg@
+{study.sizes.samples} at temperature 1, before every batch and at the end: {study.sizes.batches}
+batches, {int(figures["sets"][OWN]["steps"][-1])} optimizer steps.
+
+**Learning rates** were chosen on seeds of their own ({", ".join(map(str, study.tuning_seeds))}) and
+problems of their own, by the mean accuracy over a run, which rewards speed and punishes relapse.
+The shared rate is DAPO's best, which is to the advantage of the baseline.
+
+{_tuning(study, figures)}
+
+## Results
+
+{tables}
+
+"Level" is a share of DAPO's final level, the mean of its last {LAST} evaluations. The ratio is the
+step at which CISPO's mean curve first is there over the step at which DAPO's is; "of the run"
+divides by all steps of the run instead, as the paper's "50% of the steps" does. Intervals are
+percentiles of {RESAMPLES:,} bootstrap resamples of the seeds, drawn in pairs, each with its own
+final level. A curve that never gets there is censored: its step counts as infinite, and "never" is
+the share of resamples with such an infinity.
+
+## The reflection audit
+
+The library's own audit (`longstride/rl/audits.py`), summed over the batches that began with a
+reflection token less probable than {RARE:g}, at the shared rate. "Dropped" holds every token
+against DAPO's clip (0.2/0.28), whatever the run optimises: for CISPO it is what the clip would have
+dropped. "Gradient" is the share of sum |c w A| that flows through reflection tokens.
+
+![Ratio, dropped share and gradient share of reflection tokens by round](figure2-audit.svg)
+
+{_audit(figures)}
+
+## What this does not show
+
+- One task, made so that a rare token decides. It shows that the mechanism of the paper exists and
+  how much it is worth when it is all that matters; it says nothing about how often that is so.
+  Where no rare token matters, nothing here predicts an advantage.
+- A model of {_parameters(study)} parameters from scratch and answers of some 30 tokens; the paper's
+  comparison is a 32B model on AIME, with answers a thousand times longer.
+- All runs end near the ceiling, so the comparison is of speed. A level close to the ceiling is
+  crossed late and by noise: read the rows at 50% to 95% for the speed, and the last row for the
+  paper's question.
+- Each algorithm's rate comes from {len(study.rates)} values and {len(study.tuning_seeds)} tuning
+  seeds; clip bounds and cap are the published ones and were not tuned.
+- {len(study.seeds)} seeds: bootstrap intervals from so few are somewhat too narrow.
+- GRPO differs from DAPO in two things, bound and average; this page does not take them apart.
+
+Versions: {", ".join(f"{n} {v}" for n, v in sorted(figures["versions"].items()))}. All curves, by
+seed: `figure2.json`.
+"""
+
+
+def _headline(figures: dict[str, Any]) -> str:
+    lines = [
+        "| CISPO's steps over DAPO's | learning rates | to 90% of DAPO's final level "
+        "| to DAPO's final level | final levels: CISPO, DAPO |",
+        "|---|---|---|---|---|",
+    ]
+    for which, found in figures["sets"].items():
+        at = {row["share"]: row["ratio"] for row in found["timings"] if row["algorithm"] == "cispo"}
+        rates = figures["rates"][which]
+        finals = (found["summary"][name]["final"][0] for name in ("cispo", "dapo"))
+        lines.append(
+            f"| {TITLES[which]} | CISPO {rates['cispo']:g}, DAPO {rates['dapo']:g} "
+            f"| **{_ratio(at[0.9])}** | **{_ratio(at[1.0])}** "
+            f"| {', '.join(f'{100 * value:.1f}%' for value in finals)} |"
+        )
+    return "\n".join(lines)
+
+
+def _accuracy(figures: dict[str, Any], which: str) -> str:
+    lines = [
+        "| | learning rate | start | final level | mean over the run | less DAPO's, paired |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, title in NAMES.items():
+        found = figures["sets"][which]["summary"][name]
+        paired = "" if name == "dapo" else _percent(found["less_dapo"], signed=True)
+        lines.append(
+            f"| {title} | {figures['rates'][which][name]:g} | {_percent(found['start'])} "
+            f"| {_percent(found['final'])} | {_percent(found['mean'])} | {paired} |"
+        )
+    return "\n".join(lines)
+
+
+def _timings(figures: dict[str, Any], which: str) -> str:
+    rows = {(row["algorithm"], row["share"]): row for row in figures["sets"][which]["timings"]}
+    lines = [
+        "| level | accuracy | CISPO / DAPO steps | never | of the run | GRPO / DAPO steps |",
+        "|---|---|---|---|---|---|",
+    ]
+    for share in LEVELS:
+        cispo, grpo = rows["cispo", share], rows["grpo", share]
+        lines.append(
+            f"| {100 * share:.0f}% | {100 * cispo['level']:.1f}% | {_ratio(cispo['ratio'])} "
+            f"| {100 * cispo['ratio']['unreached']:.0f}% | {_ratio(cispo['of_budget'])} "
+            f"| {_ratio(grpo['ratio'])} |"
+        )
+    return "\n".join(lines)
+
+
+def _tuning(study: Study, figures: dict[str, Any]) -> str:
+    lines = [
+        "| mean accuracy of a tuning run | " + " | ".join(f"{r:g}" for r in study.rates) + " |",
+        "|---|" + "---|" * len(study.rates),
+    ]
+    for name, title in NAMES.items():
+        found = figures["tuning"][name]
+        best = max(found.values())
+        cells = [f"{100 * found[f'{rate:g}']:.1f}%" for rate in study.rates]
+        marked = [
+            f"**{cell}**" if found[f"{rate:g}"] == best else cell
+            for cell, rate in zip(cells, study.rates, strict=True)
+        ]
+        lines.append(f"| {title} | {' | '.join(marked)} |")
+    return "\n".join(lines)
+
+
+def _audit(figures: dict[str, Any]) -> str:
+    lines = [
+        "| | round | tokens | mean r | dropped | of other tokens | above the cap of 5 | gradient |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, title in NAMES.items():
+        rows = {row["round"]: row for row in figures["sets"][AUDITED]["audit"][name]}
+        for number in ROUNDS:
+            row = rows.get(number)
+            if row is None:
+                continue
+            capped = f"{100 * row['capped']:.1f}%" if name == "cispo" else "no cap"
+            lines.append(
+                f"| {title} | {number} | {row['tokens']:.0f} | {row['ratio']:.2f} "
+                f"| {100 * row['dropped']:.0f}% | {100 * row['other_dropped']:.1f}% | {capped} "
+                f"| {100 * row['gradient']:.1f}% |"
+            )
+    return "\n".join(lines)
+
+
+def _ratio(found: dict[str, float | None]) -> str:
+    value, low, high = (_number(found[name]) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+def _number(value: float | None) -> str:
+    return "never" if value is None else f"{value:.2f}"
+
+
+def _percent(found: list[float], *, signed: bool = False) -> str:
+    mean, low, high = (100 * value for value in found)
+    sign = "+" if signed else ""
+    return f"{mean:{sign}.1f}% [{low:{sign}.1f}, {high:{sign}.1f}]"
+
+
+def _minutes(figures: dict[str, Any]) -> int:
+    return max(1, math.ceil(figures["cpu_seconds"] / 60))
+
+
+def _parameters(study: Study) -> str:
+    from longstride.model.hybrid import HybridModel
+
+    count = sum(p.numel() for p in HybridModel(study.recipe().model).parameters())
+    return f"{count:,}"
