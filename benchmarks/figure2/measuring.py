@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.figure2.choosing import scores
 from benchmarks.figure2.running import StudyError, load_result
 from benchmarks.figure2.step_ratio import Curve, Ratio, final_level, mean_and_band, step_ratio
-from benchmarks.figure2.study import ALGORITHMS, AlgorithmName, Job, Study
+from benchmarks.figure2.study import ALGORITHMS, AlgorithmName, Job, Study, tuning_jobs
 from schemas.audit import ALL_REFLECTIONS, OTHER_TOKENS, AuditRow
 
 Result = dict[str, Any]
@@ -152,9 +152,16 @@ def as_json(study: Study, rates: Rates, work: Path) -> dict[str, Any]:
         "code": sorted({run["code"] for run in every}),
         "versions": one["versions"],
         "missing_updates": missing_updates(study, every),
-        "cpu_seconds": round(sum({run["key"]: run["cpu_seconds"] for run in every}.values())),
+        "cpu_seconds": round(_cpu_seconds(study, every, work)),
         "sets": {which: _set_as_json(runs, steps_of(study)) for which, runs in by_set.items()},
     }
+
+
+def _cpu_seconds(study: Study, compared: Sequence[Result], work: Path) -> float:
+    """CPU seconds of all runs, tuning included; the SFT checkpoint is not in it."""
+    tuned = [load_result(work, study, job) for job in tuning_jobs(study)]
+    every = [*compared, *(run for run in tuned if run is not None)]
+    return sum({run["key"]: run["cpu_seconds"] for run in every}.values())
 
 
 def _set_as_json(runs: Runs, steps: list[float]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def _curves(figures: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 3, figsize=(11.5, 6.6), layout="constrained")
-    for axis, which in zip(axes[0], figures["sets"], strict=True):
+    for axis, which in zip(axes[0], TITLES, strict=True):
         _accuracies(axis, figures, which)
     shared = figures["sets"][AUDITED]
     for name in NAMES:
@@ -72,7 +72,8 @@ def _accuracies(axis: Any, figures: dict[str, Any], which: str) -> None:
         _banded(axis, found["steps"], found["curves"][name]["accuracy"], name, label)
     level = final_level(found["curves"]["dapo"]["accuracy"])
     axis.axhline(level, color=COLOURS["dapo"], linewidth=0.8, linestyle=":")
-    axis.text(0, level + 0.015, "DAPO's final level", color=COLOURS["dapo"], fontsize=8)
+    axis.text(found["steps"][-1], 1.02, "dotted: DAPO's final level", color=COLOURS["dapo"],
+              fontsize=8, ha="right")  # fmt: skip
     axis.set_title(f"accuracy,\n{TITLES[which]}", fontsize=10)
     axis.set_ylim(0, 1.08)
     axis.legend(frameon=False, fontsize=8, loc="lower right", title="learning rate",
@@ -81,7 +82,7 @@ def _accuracies(axis: Any, figures: dict[str, Any], which: str) -> None:
 
 def _ratios(axis: Any, figures: dict[str, Any]) -> None:
     """CISPO's steps over DAPO's, by level; what was never reached has no point."""
-    for offset, (which, marker) in enumerate(zip(figures["sets"], "osD", strict=True)):
+    for offset, (which, marker) in enumerate(zip(TITLES, "osD", strict=True)):
         rows = [r for r in figures["sets"][which]["timings"] if r["algorithm"] == "cispo"]
         for place, row in enumerate(rows):
             ratio, at = row["ratio"], place + 0.22 * (offset - 1)
@@ -94,7 +95,6 @@ def _ratios(axis: Any, figures: dict[str, Any]) -> None:
                       color=SHADES[offset], linestyle="none", label=label)  # fmt: skip
     axis.axhline(1, color="#999999", linewidth=0.8)
     axis.axhline(0.5, color="#999999", linewidth=0.8, linestyle=":")
-    axis.text(-0.4, 0.51, "half the steps", color="#666666", fontsize=8)
     axis.set_xticks(range(len(LEVELS)), [f"{100 * share:.0f}%" for share in LEVELS])
     axis.set_xlabel("share of DAPO's final level", fontsize=9)
     axis.set_ylim(0, TOP)
@@ -137,13 +137,13 @@ def _audit(figures: dict[str, Any], path: Path) -> None:
                 markersize=3,
                 label=NAMES[name],
             )
-        axis.set_title(title, fontsize=10)
+        axis.set_title(f"reflection tokens:\n{title}", fontsize=10)
         axis.set_xlabel("off-policy round of the batch", fontsize=9)
         axis.set_xticks([1, 4, 8, 12, 16])
         axis.set_ylim(bottom=0)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].axhline(1.28, color="#999999", linewidth=0.8, linestyle=":")
-    axes[0].text(1, 1.31, "DAPO's bound", color="#666666", fontsize=8)
+    axes[0].text(16, 1.1, "DAPO's bound, 1.28", color="#666666", fontsize=8, ha="right")
     axes[1].set_ylim(0, 1)
     axes[0].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.93))
     figure.savefig(path, metadata={"Date": None})
