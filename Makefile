@@ -16,10 +16,13 @@ READY := $(VENV)/.ready
 VLLM_VENV ?= .venv-vllm
 VLLM_PACKAGE ?= $(if $(shell command -v nvidia-smi),vllm==0.33.0,--no-deps -r infra/vllm/cpu.txt)
 VLLM_READY := $(VLLM_VENV)/.ready
+# TRL and verl are only compared with, so they get an environment of their own too.
+PEERS_VENV ?= .venv-peers
+PEERS_READY := $(PEERS_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm lint format type compile schema \
-  lock clean bench bench-model bench-engine bench-memory bench-gpu fp32-head figure2
+.PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm test-peers lint format type compile schema \
+  lock clean bench bench-model bench-rl bench-engine bench-memory bench-gpu fp32-head figure2 setup-peers
 
 help:  ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,14 +48,24 @@ $(VLLM_READY): infra/vllm/cpu.txt | $(READY)
 	$(VLLM_VENV)/bin/python -c "import vllm.entrypoints.openai.api_server"
 	touch $@
 
+setup-peers: $(PEERS_READY)  ## Create the environment with TRL and verl, for comparisons.
+
+$(PEERS_READY): infra/peers/requirements.txt | $(READY)
+	test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
+	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(PEERS_VENV)/bin/python \
+	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) \
+	  -r infra/peers/requirements.txt
+	$(BIN)/uv pip install --quiet --python $(PEERS_VENV)/bin/python --no-deps verl==0.9.1
+	touch $@
+
 run: $(READY)  ## Run the whole tiny recipe on this machine; ends with a report.
 	$(BIN)/longstride run $(RECIPE) $(RUN_ARGS)
 
 test: $(READY)  ## Run every test that this machine can.
-	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm" $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm and not peers" $(TEST_ARGS)
 
 test-slow: $(READY)  ## Also the tests that take minutes each (kill and resume of the tiny run).
-	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "slow and not gpu and not vllm and not peers" $(TEST_ARGS)
 
 test-vllm: $(READY) $(VLLM_READY)  ## The tests against a real vLLM server (about ten minutes).
 	LONGSTRIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
@@ -80,11 +93,17 @@ bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints
 bench-model: $(READY)  ## Our model beside transformers' MiniMax: training, decoding, rollout, lightning.
 	$(BIN)/python -W ignore benchmarks/model_speed.py
 
+bench-rl: $(READY) $(PEERS_READY)  ## A CISPO loop beside TRL's GRPOTrainer: sampling, updates, memory (15 minutes).
+	$(BIN)/python -W ignore benchmarks/rl_speed.py --peer-python $(PEERS_VENV)/bin/python
+
 bench-gpu: $(READY)  ## Training, rollout and kernel throughput on one GPU, under six minutes.
 	$(BIN)/python benchmarks/gpu.py
 
 test-gpu: $(READY)  ## The tests that need an accelerator.
 	$(BIN)/python -m pytest -m gpu $(TEST_ARGS)
+
+test-peers: $(PEERS_READY)  ## Our objectives beside TRL's and verl's own.
+	PYTHONPATH=. $(PEERS_VENV)/bin/python -m pytest -m peers tests/rl/test_peers.py $(TEST_ARGS)
 
 fp32-head: $(READY)  ## The fp32-head experiment: docs/experiments/fp32-head.md.
 	$(BIN)/python benchmarks/fp32_head.py

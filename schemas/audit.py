@@ -18,10 +18,10 @@ class AuditConfig(Contract):
 
     reflection: dict[str, list[str]] = Field(
         default_factory=lambda: {
-            "wait": ["wait", "hold on"],
-            "however": ["however"],
-            "recheck": ["recheck", "re-check", "double-check", "check again"],
-            "alternatively": ["alternatively"],
+            "wait": ["wait", "hold on", "hmm"],
+            "however": ["however", "actually"],
+            "recheck": ["recheck", "re-check", "double-check", "check again", "let me check"],
+            "alternatively": ["alternatively", "on second thought"],
             "aha": ["aha"],
         }
     )

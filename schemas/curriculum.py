@@ -67,6 +67,16 @@ class CurriculumConfig(Contract):
     retire_samples: int = Field(default=8, ge=1)
     """Judged samples of a prompt before it may be retired."""
 
+    @model_validator(mode="after")
+    def _retirement_is_on_or_left_alone(self) -> Self:
+        default = CurriculumConfig.model_fields["retire_samples"].default
+        if self.retire_pass_rate is None and self.retire_samples != default:
+            raise ValueError(
+                f"retire_samples={self.retire_samples} means nothing without retire_pass_rate; set "
+                "it, or remove retire_samples"
+            )
+        return self
+
 
 class PassHistory(Contract):
     """How often prompts were judged and solved in the rounds so far; travels with the weights."""

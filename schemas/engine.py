@@ -20,8 +20,8 @@ class _Engine(Contract):
     activation_checkpointing: bool = False
     """Keep only each block's input and compute the rest again in the backward pass."""
     checkpoint_every_steps: int = Field(default=100, ge=0)
-    """Steps between in-progress checkpoints, from which a killed language stage goes on; 0 keeps
-    none. An RL round that is killed starts over."""
+    """Optimizer steps between in-progress checkpoints, from which a killed stage or RL round goes
+    on; a round also keeps one before each generation batch. 0 keeps none."""
 
 
 class TorchEngine(_Engine):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from schemas.audit import AuditRow
 from schemas.base import Contract
 from schemas.ladder import LadderState
 from schemas.rows import EvalResult, EvalSample, Rollout
@@ -105,6 +106,8 @@ class RunRecord(Contract):
     """Metric series by task, in DAG order."""
     rollouts: dict[str, list[Rollout]] = Field(default_factory=dict)
     """Sample rollouts by round."""
+    audit: dict[str, list[AuditRow]] = Field(default_factory=dict)
+    """Audit of the updates by round."""
     tokens: dict[str, str] = Field(default_factory=dict)
     """Text of each token id that occurs in the sample rollouts."""
     evaluations: list[Evaluation] = Field(default_factory=list)

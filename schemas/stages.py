@@ -296,3 +296,14 @@ class RewardConfig(Contract):
     short it is; otherwise its length decides, as for any other."""
     maximum_unjudged_share: float = Field(default=0.01, ge=0.0, le=1.0)
     """A batch with more unjudged samples is blocked."""
+
+    @model_validator(mode="after")
+    def _the_penalty_is_ever_paid(self) -> Self:
+        default = RewardConfig.model_fields["overlong"].default
+        paid = self.overlong_share or self.repetition_is_overlong
+        if self.overlong != default and not paid:
+            raise ValueError(
+                f"overlong={self.overlong} is never paid with overlong_share=0, which turns the "
+                "penalty off; set overlong_share, or remove overlong"
+            )
+        return self

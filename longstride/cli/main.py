@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from longstride.cli import commands
+from longstride.cli import commands, conformance
 from longstride.errors import LongstrideError, UsageError
 from longstride.version import __version__
 
@@ -90,6 +90,16 @@ def _parser() -> argparse.ArgumentParser:
     _run_argument(report)
     report.add_argument("-o", "--output", type=Path, help="file (default: report.html in the run)")
     report.set_defaults(run=commands.report)
+
+    conform = actions.add_parser("conform", help="check RL losses against numeric cases")
+    conform.add_argument(
+        "--target",
+        metavar="MODULE:FUNCTION",
+        help="check a loss of your own, under the contract of docs/conformance.md",
+    )
+    conform.add_argument("--float32", action="store_true", help="in float32 instead of float64")
+    conform.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    conform.set_defaults(run=conformance.conform)
 
     runs = actions.add_parser("runs", help="list runs with their states")
     runs.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")

@@ -10,6 +10,7 @@ from longstride.errors import RecipeError
 from longstride.quality.gate import describe_checks
 from longstride.quality.suites import check_thresholds
 from longstride.recipe.memory import memory_plan
+from longstride.recipe.notices import notices
 from longstride.recipe.sizes import parameter_counts, training_flops
 from longstride.recipe.stages import extension_names
 from schemas.engine import EngineConfig
@@ -116,6 +117,7 @@ def _memory_lines(recipe: Recipe) -> list[str]:
             total = estimate.device_total
             lines.append(_memory_line("  each GPU", total, limit, estimate.device))
     lines += [f"  problem: {problem}" for problem in memory_problems(recipe)]
+    lines += [f"  notice: {notice}" for notice in notices(recipe)]
     return lines
 
 

@@ -43,7 +43,8 @@ def load_recipe(
 
     Args:
         source: A path to a YAML file, or the name of a recipe in `search`.
-        overrides: `dotted.field=value` texts; the value is YAML, list items go by number.
+        overrides: `dotted.field=value` texts; the value is YAML, list items go by number. Their
+            order matters only where two set the same field: the later one wins.
         search: Folders that hold named recipes.
 
     Raises:
@@ -51,7 +52,8 @@ def load_recipe(
     """
     path = _locate(str(source), None, search)
     values = _layers(path, search, chain=())
-    for override in overrides:
+    # The kind of a union first: it clears the fields of the kind below, and no override.
+    for override in sorted(overrides, key=lambda text: not _names_a_kind(text)):
         _apply(values, override)
     return build_recipe(values, str(path))
 
@@ -114,6 +116,10 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = copy.deepcopy(value)
     return merged
+
+
+def _names_a_kind(override: str) -> bool:
+    return override.partition("=")[0].rpartition(".")[2] == "kind"
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

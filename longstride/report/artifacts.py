@@ -15,6 +15,7 @@ from longstride.report.record import CollectedRun
 from longstride.report.sampling import pick_answers, pick_rollouts
 from longstride.report.vocabulary import token_texts
 from longstride.store.files import read_json, read_jsonl, read_text
+from schemas.audit import AuditRow
 from schemas.ladder import LadderState
 from schemas.rows import EvalResult, EvalSample, Rollout
 from schemas.run import Evaluation, MetricPoint, TaskMetrics
@@ -27,6 +28,7 @@ KINDS = {
     "ladder_state.json": "ladder",
     "metrics.jsonl": "metrics",
     "rollouts.jsonl": "rollouts",
+    "audit.jsonl": "audit",
     "result.json": "evaluation",
     "tokenizer.json": "tokenizer",
     "recipe.json": "recipe",
@@ -42,6 +44,7 @@ class Findings:
     ladder: LadderState | None = None
     metrics: list[TaskMetrics] = field(default_factory=list)
     rollouts: dict[str, list[Rollout]] = field(default_factory=dict)
+    audit: dict[str, list[AuditRow]] = field(default_factory=dict)
     evaluations: list[Evaluation] = field(default_factory=list)
     tokenizer: Path | None = None
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -99,6 +102,11 @@ class Findings:
             name = stage if stage not in self.rollouts else f"{stage} ({task})"
             self.rollouts[name] = pick_rollouts(rows)
 
+    def _audit(self, path: Path, task: str, stage: str) -> None:
+        rows = self._readable(path, AuditRow, task)
+        if rows:
+            self.audit[stage if stage not in self.audit else f"{stage} ({task})"] = rows
+
     def _evaluation(self, path: Path, task: str, stage: str) -> None:
         result = read_json(path, EvalResult)
         beside = path.with_name("samples.jsonl")
@@ -131,6 +139,7 @@ class Findings:
         record.verdict_tasks = [task for task, _ in self.verdicts]
         record.ladder, record.metrics = self.ladder, self.metrics
         record.rollouts, record.evaluations = self.rollouts, self.evaluations
+        record.audit = self.audit
         record.recipe = self.recipe
         if isinstance(name := self.recipe.get("name"), str):
             record.name = name

@@ -10,6 +10,8 @@ from longstride.report.charts import Chart, Reference, Segment, Series
 from longstride.report.markup import Safe, join, tag
 from schemas.run import RunRecord, TaskMetrics
 
+AUDIT_PREFIXES = ("rl/audit/", "rl/batch_audit/")
+"""Metrics that have a section of their own."""
 _MOST = 8
 
 
@@ -50,7 +52,9 @@ RL = (
     _Spec("Perplexity of sampled text", "exp(−mean log p)",  # noqa: RUF001
           (("rl/perplexity", "perplexity"), ("rl/perplexity/head", "first half"),
            ("rl/perplexity/tail", "last quarter"))),
-    _Spec("Entropy", "nats per token", (("rl/entropy", "entropy"),), zero=True, scale="linear"),
+    _Spec("Entropy", "nats per token",
+          (("rl/entropy", "of the batch"), ("rl/update_entropy", "at each update")), zero=True,
+          scale="linear"),
     _Spec("Tokens at the cap", "share of tokens",
           (("rl/is_weight/capped_fraction", "capped"),
            ("rl/is_weight/capped_fraction_positive", "capped, advantage > 0"),
@@ -59,6 +63,28 @@ RL = (
     _Spec("Importance weight", "ratio, before the cap",
           (("rl/is_weight/p50", "p50"), ("rl/is_weight/p95", "p95"), ("rl/is_weight/p99", "p99"),
            ("rl/is_weight/max", "max")), reference=("cap", "rl.algorithm.is_weight_cap")),
+    _Spec("Effective sample size", "share of tokens",
+          (("rl/is_weight/effective_sample_size", "effective"),), zero=True, share=True,
+          scale="linear"),
+    _Spec("Gradient by position", "share of |weight × advantage|",  # noqa: RUF001
+          (("rl/gradient_share/first_third", "first third"),
+           ("rl/gradient_share/middle_third", "middle third"),
+           ("rl/gradient_share/last_third", "last third"),
+           ("rl/gradient_share/last_third_negative", "last third, advantage < 0")),
+          zero=True, share=True, scale="linear"),
+    _Spec("Gradient by sign", "share of |weight × advantage|",  # noqa: RUF001
+          (("rl/gradient_share/positive", "advantage > 0"),
+           ("rl/gradient_share/negative", "advantage < 0")), zero=True, share=True,
+          scale="linear"),
+    _Spec("Length of solved and unsolved answers", "tokens",
+          (("rl/length_solved/p50", "solved, median"), ("rl/length_solved/p99", "solved, p99"),
+           ("rl/length_unsolved/p50", "unsolved, median"),
+           ("rl/length_unsolved/p99", "unsolved, p99")), zero=True, scale="linear"),
+    _Spec("Reward against length", "correlation with its 95% interval",
+          (("rl/correlation/all/reward_length", "reward"),
+           ("rl/correlation/all/reward_length_low", "lower end"),
+           ("rl/correlation/all/reward_length_high", "upper end"),
+           ("rl/correlation/all/accuracy_length", "accuracy")), scale="linear"),
     _Spec("Sampler against trainer", "correlation of probabilities",
           (("rl/probability_correlation", "correlation"),), scale="linear",
           reference=("least", "rl.minimum_probability_correlation")),
@@ -66,8 +92,12 @@ RL = (
           zero=True, scale="linear"),
     _Spec("Gradient norm", "before clipping", (("rl/grad_norm", "gradient norm"),)),
     _Spec("Objective", "loss as minimised", (("rl/loss", "loss"),), scale="linear"),
-    _Spec("Tokens generated", "per batch", (("rl/tokens/generated", "tokens"),), zero=True,
-          scale="linear"),
+    _Spec("Tokens", "per batch",
+          (("rl/tokens/generated", "generated"), ("rl/tokens/trained", "trained on"),
+           ("rl/tokens/wasted", "wasted")), zero=True, scale="linear"),
+    _Spec("Cut off or repeating", "share of answers",
+          (("rl/truncated_share", "cut at the window"), ("rl/repetition_share", "repeating"),
+           ("rl/unjudged_share", "not judged")), zero=True, share=True, scale="linear"),
 )  # fmt: skip
 
 
@@ -83,7 +113,7 @@ def draw(record: RunRecord) -> Safe:
     """All charts by track: training first, then RL, then whatever else was logged."""
     prefixes = list(dict.fromkeys(
         point.name.split("/", 1)[0]
-        for task in record.metrics for point in task.points if not context.owns(point.name)
+        for task in record.metrics for point in task.points if not _shown_elsewhere(point.name)
     ))  # fmt: skip
     if not prefixes:
         return tag("p", "No metric was written yet.", class_="empty")
@@ -116,7 +146,7 @@ def _track(prefix: str, metrics: list[TaskMetrics]) -> _Track:
     for task in metrics:
         points = [
             p for p in task.points
-            if p.name.split("/", 1)[0] == prefix and not context.owns(p.name)
+            if p.name.split("/", 1)[0] == prefix and not _shown_elsewhere(p.name)
         ]  # fmt: skip
         if not points:
             continue
@@ -143,6 +173,10 @@ def _chart(spec: _Spec, track: _Track, recipe: dict[str, Any]) -> Safe:
         Chart(spec.title, spec.unit, series, track.segments, references,
               scale=spec.scale, zero=spec.zero, share=spec.share)
     )  # fmt: skip
+
+
+def _shown_elsewhere(name: str) -> bool:
+    return context.owns(name) or name.startswith(AUDIT_PREFIXES)
 
 
 def _unlisted(track: _Track, listed: set[str]) -> list[_Spec]:

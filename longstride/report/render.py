@@ -8,6 +8,7 @@ import hashlib
 from longstride.report import (
     anchors,
     appendix,
+    audit,
     benchmark,
     context,
     curves,
@@ -33,6 +34,7 @@ SECTIONS = (
     ("gates", "Gates"),
     ("ladder", "Ladder"),
     ("curves", "Curves"),
+    ("audit", "Audit"),
     ("context", "Context"),
     ("benchmark", "Benchmark"),
     ("rollouts", "Rollouts"),
@@ -59,6 +61,9 @@ def render_report(record: RunRecord) -> str:
         "curves": "Shaded bands are stages and rounds. Hover for values.",
         "context": "What the longer window is worth: each extension stage before its first step "
         "(the parent checkpoint as it was) and after its last.",
+        "audit": "What updates do to the first token of reflection words, and to all others. An "
+        "off-policy round is an update of a generation batch: the first is on-policy. A PPO clip "
+        "would have dropped the tokens that the second chart counts; CISPO keeps them.",
         "rollouts": "Tokens are coloured by the importance weight of the last update that used "
         "them. Hover a token for its probabilities.",
     }
@@ -68,6 +73,7 @@ def render_report(record: RunRecord) -> str:
         "gates": [gates.draw(run, places)],
         "ladder": [ladder.draw(run.ladder)],
         "curves": [curves.draw(run)],
+        "audit": [audit.draw(run)],
         "context": [context.draw(run)],
         "benchmark": [benchmark.draw(run)],
         "rollouts": [rollouts.draw(run)],

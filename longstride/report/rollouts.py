@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from pydantic import ValidationError
 
 from longstride.report import figures, states
 from longstride.report.curves import lookup
 from longstride.report.markup import Safe, join, json_attribute, tag
+from longstride.rl.reflection import ReflectionMatcher
+from schemas.audit import AuditConfig
 from schemas.ladder import LadderState
 from schemas.rows import Rollout
 from schemas.run import RunRecord
@@ -20,11 +24,6 @@ EDGES = (0.5, 0.71, 0.84, 0.93, 0.98, 1.02, 1.075, 1.19, 1.41, 2.0)
 GROUPS, SAMPLES, TOKENS = 4, 8, 640
 BUDGET = 24_000
 """Tokens on the page; beyond it, rollouts are counted but not spelled out."""
-REFLECTION = re.compile(
-    r"\b(wait|however|hmm+|aha|recheck|re-check|double[- ]check|alternatively|actually|"
-    r"let me (?:re)?check|check again|try again|on second thought)\b",
-    re.IGNORECASE,
-)
 
 
 def draw(record: RunRecord) -> Safe:
@@ -33,15 +32,29 @@ def draw(record: RunRecord) -> Safe:
     if not rounds:
         return tag("p", "No rollout was sampled yet.", class_="empty")
     caps = caps_by_round(record.recipe, record.ladder, list(rounds))
+    matcher = _matcher(record)
     left = BUDGET
     parts = []
     for index, (name, rows) in enumerate(rounds.items()):
         share = left // (len(rounds) - index)
-        block, used = _round(name, rows, record.tokens, caps[name], share,
+        block, used = _round(name, rows, record.tokens, matcher, caps[name], share,
                              last=index == len(rounds) - 1)  # fmt: skip
         left -= used
         parts.append(block)
     return join(_legend(next(reversed(caps.values()))), *parts)
+
+
+def _matcher(record: RunRecord) -> ReflectionMatcher:
+    """The recipe's reflection words on the texts of the tokens."""
+    words = lookup(dict(record.recipe), "rl.audit.reflection")
+    try:
+        config = AuditConfig() if words is None else AuditConfig(reflection=words)
+    except ValidationError:
+        # A recipe of another version: its rollouts are shown all the same.
+        config = AuditConfig()
+    return ReflectionMatcher(
+        config.reflection, lambda token: text_of(token, record.tokens).encode()
+    )
 
 
 def caps_by_round(
@@ -83,6 +96,7 @@ def _round(
     name: str,
     rows: list[Rollout],
     tokens: Mapping[int | str, str] | Mapping[str, str],
+    matcher: ReflectionMatcher,
     cap: float | None,
     budget: int,
     *,
@@ -93,7 +107,7 @@ def _round(
         groups.setdefault((row.batch, row.group, row.prompt_id), []).append(row)
     used, blocks = 0, []
     for key, siblings in list(groups.items())[:GROUPS]:
-        block, spent = _group(key, siblings, tokens, cap, budget - used)
+        block, spent = _group(key, siblings, tokens, matcher, cap, budget - used)
         used += spent
         blocks.append(block)
     judged = [r.correct for r in rows if r.correct is not None]
@@ -112,6 +126,7 @@ def _group(
     key: tuple[int, int, str],
     siblings: list[Rollout],
     tokens: Mapping[Any, str],
+    matcher: ReflectionMatcher,
     cap: float | None,
     budget: int,
 ) -> tuple[Safe, int]:
@@ -131,14 +146,16 @@ def _group(
         if used + len(sample.tokens) > budget and used:
             break
         used += min(len(sample.tokens), TOKENS)
-        shown.append(_sample(sample, tokens, cap))
+        shown.append(_sample(sample, tokens, matcher, cap))
     rest = len(siblings) - len(shown)
     more = tag("p", f"{figures.plural(rest, 'sample')} more not shown.", class_="note")
     return tag("div", head, tag("pre", prompt, class_="prompt"), *shown, more if rest else None,
                class_="group"), used  # fmt: skip
 
 
-def _sample(row: Rollout, tokens: Mapping[Any, str], cap: float | None) -> Safe:
+def _sample(
+    row: Rollout, tokens: Mapping[Any, str], matcher: ReflectionMatcher, cap: float | None
+) -> Safe:
     tone, word = {True: ("ok", "correct"), False: ("bad", "wrong"), None: ("wait", "not judged")}[
         row.correct
     ]
@@ -156,13 +173,15 @@ def _sample(row: Rollout, tokens: Mapping[Any, str], cap: float | None) -> Safe:
                      "repetition": "stopped for repetition"}[row.finish_reason]),
         class_="sample-head",
     )  # fmt: skip
-    return tag("div", facts, _tokens(row, tokens, cap), class_="sample")
+    return tag("div", facts, _tokens(row, tokens, matcher, cap), class_="sample")
 
 
-def _tokens(row: Rollout, tokens: Mapping[Any, str], cap: float | None) -> Safe:
+def _tokens(
+    row: Rollout, tokens: Mapping[Any, str], matcher: ReflectionMatcher, cap: float | None
+) -> Safe:
     shown = row.tokens[:TOKENS]
     texts = [text_of(t, tokens) for t in shown]
-    marked = reflection_tokens(texts)
+    marked = {i for first, last, _ in matcher.find(shown) for i in range(first, last + 1)}
     spans = []
     for index, text in enumerate(texts):
         weight = row.importance_weights[index] if index < len(row.importance_weights) else None
@@ -205,17 +224,3 @@ def color_of(weight: float | None) -> int:
     if weight is None or not math.isfinite(weight):
         return len(EDGES) // 2
     return bisect_right(EDGES, weight)
-
-
-def reflection_tokens(texts: Iterable[str]) -> set[int]:
-    """Indices of tokens that are part of a reflection word, however it was split."""
-    starts, joined = [], ""
-    for text in texts:
-        starts.append(len(joined))
-        joined += text
-    found: set[int] = set()
-    for match in REFLECTION.finditer(joined):
-        first = bisect_right(starts, match.start()) - 1
-        last = bisect_right(starts, match.end() - 1) - 1
-        found.update(range(first, last + 1))
-    return found

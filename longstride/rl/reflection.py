@@ -28,6 +28,8 @@ class ReflectionMatcher:
             key=lambda pair: -len(pair[0]),
         )
         self._buckets = [name for _, name in words]
+        self._needles = [word.strip().lower().encode() for word, _ in words]
+        self._searchable = all(word.isascii() for word, _ in words)
         self._pattern = re.compile(
             b"|".join(b"(" + _pattern_of(word) + b")" for word, _ in words), re.IGNORECASE
         )
@@ -44,12 +46,18 @@ class ReflectionMatcher:
         for token in tokens:
             starts.append(len(joined))
             joined += self._piece(token)
+        if self._searchable and not self._may_occur(joined.lower()):
+            return []
         found = []
         for match in self._pattern.finditer(joined):
             first = bisect_right(starts, match.start()) - 1
             last = bisect_right(starts, match.end() - 1) - 1
             found.append((first, last, self._buckets[(match.lastindex or 1) - 1]))
         return found
+
+    def _may_occur(self, folded: bytearray) -> bool:
+        """A plain search, far quicker than the pattern: most answers hold no such word."""
+        return any(needle in folded for needle in self._needles)
 
     def labels(self, tokens: Sequence[int]) -> list[int]:
         """Index into `names` of the bucket that starts at each token; -1 elsewhere."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from longstride.errors import CheckpointError
 from longstride.model.decoding import DecodeState, LayerState, decode_step, empty_state, prefill
 from longstride.model.hybrid import HybridModel
+from longstride.model.stepping import native_step
 from longstride.rollout.protocol import (
     FinishReason,
     Progress,
@@ -117,6 +118,8 @@ class _Batch:
         self.state: DecodeState = empty_state(
             self.model, rows, max(map(len, prompts)) + UNIFORM_BLOCK
         )
+        # Packed anew for every call, so that it cannot outlive an update of the weights.
+        self.native = native_step(self.model)
         self.partial: tuple[int, DecodeState] | None = None
         width = min(settings.max_new_tokens, UNIFORM_BLOCK) + 1
         self.tokens_RL = torch.zeros(rows, width, dtype=torch.int64, device=self.device)
@@ -183,7 +186,10 @@ class _Batch:
             self._record(self._draw())
             if bool((self.reason_R[: self.used] >= 0).all()):
                 return
-            decode_step(self.model, self.state, self.tokens_now)
+            if self.native is not None:
+                self.native(self.state, self.tokens_now)
+            else:
+                decode_step(self.model, self.state, self.tokens_now)
 
     def _draw(self) -> Drawn:
         logits = self.model.logits(self.state.hidden_RX[: self.used])

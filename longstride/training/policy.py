@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from longstride.model.hybrid import HybridModel
+from longstride.recipe.notices import notices
 from longstride.rl.objectives import objective_of
 from longstride.rl.reflection import ReflectionMatcher
 from longstride.rollout.opening import open_generator
@@ -109,6 +111,8 @@ def run_round_on_ranks(
         open_generator(recipe, engine.sampling_model(), paths.metrics) as generator,
     ):
         loop = _loop(recipe, number, paths, state, engine, generator, writer, place, store)
+        for notice in notices(recipe) if ranks.first else ():
+            print(f"notice: {notice}")
         if found is not None:
             loop.restore(found)
         batches = loop.run()
@@ -240,13 +244,14 @@ def _publish_rollouts(
     loop: RoundLoop, batches: Sequence[Batch], out: Path, checkpoint_digest: str
 ) -> None:
     rollouts: list[Rollout] = [rollout for batch in batches for rollout in batch.rollouts]
+    reasons = groups_without_signal(batches)
+    if not loop.state.step:
+        said = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in reasons.items())
+        groups = sum(batch.groups for batch in batches)
+        print(f"round {loop.number} took no update: of {groups} groups, {said or 'none was full'}")
     facts = round_facts(batches[0].rollouts, batches[-1].rollouts, loop.window)
     count = write_jsonl(out / ROLLOUTS_FILE, rollouts)
     audited = write_jsonl(out / AUDIT_FILE, loop.state.rows)
-    reasons: dict[str, int] = {}
-    for batch in batches:
-        for reason, groups in batch.dropped_for.items():
-            reasons[reason] = reasons.get(reason, 0) + groups
     write_json(
         out / SUMMARY_FILE,
         {
@@ -271,6 +276,14 @@ def _publish_rollouts(
         recipe_digest=loop.recipe.digest(),
         counts={"rollouts": count, "audit": audited},
     )
+
+
+def groups_without_signal(batches: Sequence[Batch]) -> dict[str, int]:
+    """Groups from which nothing could be learnt, by reason."""
+    reasons: Counter[str] = Counter()
+    for batch in batches:
+        reasons.update(batch.dropped_for)
+    return dict(reasons)
 
 
 def _pass_through(

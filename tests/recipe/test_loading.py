@@ -152,3 +152,10 @@ def test_a_recipe_parameter_that_is_not_json_is_refused():
         parse_compact("{")
     with pytest.raises(RecipeError, match="list, not a mapping"):
         parse_compact("[]")
+
+
+def test_an_override_is_kept_whether_it_comes_before_or_after_the_kind_of_its_union():
+    given_before = load("engine.checkpoint_every_steps=3", "engine.kind=deepspeed")
+    assert given_before == load("engine.kind=deepspeed", "engine.checkpoint_every_steps=3")
+    assert given_before.engine.checkpoint_every_steps == 3
+    assert load("engine.kind=deepspeed", "engine.kind=torch").engine.kind == "torch"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from typing import Any
 
 from longstride.report.record import AttemptRecord, CollectedRun
+from schemas.audit import AuditRow
 from schemas.ladder import LadderEntry, LadderState, RoundFacts
 from schemas.rows import EvalResult, EvalSample, Interval, Rollout
 from schemas.run import Evaluation, MetricPoint, TaskMetrics, TaskRecord
@@ -312,6 +314,28 @@ def _rollouts(rng: random.Random) -> tuple[dict[str, list[Rollout]], dict[str, s
                       for w, i in vocabulary.items()}  # fmt: skip
 
 
+def _audit(rng: random.Random) -> dict[str, list[AuditRow]]:
+    """Sixteen off-policy rounds of two batches a round; reflection is rare and gets likelier."""
+    rounds: dict[str, list[AuditRow]] = {}
+    for number in range(1, len(WINDOWS) + 1):
+        rows = []
+        for batch, update in itertools.product(range(2), range(1, 17)):
+            rare = 1 + 0.15 * update * rng.uniform(0.9, 1.1)
+            for bucket, tokens, p, ratio in (
+                ("wait", 12, 0.05 * number, rare), ("however", 6, 0.02 * number, rare),
+                ("reflection", 18, 0.04 * number, rare), ("other", 2000, 0.7, 1.01),
+            ):  # fmt: skip
+                dropped = round(tokens * min(1.0, max(0.0, (ratio - 1.1) / 2)))
+                rows.append(AuditRow(
+                    batch=batch, off_policy_round=update, bucket=bucket, tokens=tokens,
+                    probability_old=p * tokens, probability_new=min(1.0, p * ratio) * tokens,
+                    ratio=ratio * tokens, capped=0, ppo_dropped=dropped,
+                    gradient=1e-3 * tokens * ratio, ppo_dropped_gradient=1e-3 * dropped * ratio,
+                ))  # fmt: skip
+        rounds[f"round-{number}"] = rows
+    return rounds
+
+
 def _interval(means: list[float]) -> Interval:
     from longstride.evals.intervals import mean_interval
 
@@ -375,6 +399,7 @@ def example_run() -> CollectedRun:
         run_id="tiny-20260921-0001", name="tiny", state="SUCCEEDED", started_at=T0,
         finished_at=max(t.finished_at or 0 for t in tasks), tasks=tasks, verdicts=_verdicts(gates),
         verdict_tasks=gates, ladder=_ladder(), rollouts=rollouts, tokens=tokens,
+        audit=_audit(random.Random(5)),
         metrics=_training_metrics(rng) + _rl_metrics(rng), recipe=_recipe(),
         evaluations=[_evaluation("sft", 0.0, rng), _evaluation("rl", 0.17, rng)],
         recipe_digest="sha256:" + "4f" * 32, code_digest="sha256:" + "9a" * 32,
@@ -408,6 +433,7 @@ def cut_at(path: str, state: str, error: str | None) -> CollectedRun:
     run.verdict_tasks = [run.verdict_tasks[i] for i in kept]
     run.metrics = [m for m in run.metrics if m.task in done]
     run.rollouts = {k: v for k, v in run.rollouts.items() if f"root/{k}/cispo" in done}
+    run.audit = {k: v for k, v in run.audit.items() if k in run.rollouts}
     run.evaluations, run.ladder = run.evaluations[:1], None
     run.state, run.error, run.finished_at = state, error, run.tasks[index].finished_at
     return run

@@ -48,6 +48,12 @@ def test_a_character_that_was_cut_between_two_tokens_is_still_found():
     assert matcher([raw[:2], raw[2:]]).find([0, 1]) == [(0, 1, "chinese")]
 
 
+@pytest.mark.parametrize("text", ["подожди", "Подожди", "ПОДОЖДИ", "ПодОжди"])
+def test_letters_beyond_ascii_are_found_in_any_case_too(text):
+    found = matcher([b"ok ", text.encode()], {"wait": ["Подожди"]}).find([0, 1])
+    assert found == [(1, 1, "wait")]
+
+
 def test_the_label_of_an_occurrence_is_on_its_first_token_only():
     pieces = [b"so", b" wa", b"it", b" x"]
     assert matcher(pieces).labels([0, 1, 2, 3]) == [-1, 0, -1, -1]

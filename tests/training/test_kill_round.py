@@ -6,9 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from stage_parts import wait_until_gone
 from training_parts import tokenizer_directory
 
 from longstride.data.tasks import problems
@@ -53,20 +55,36 @@ def folder(tmp_path_factory):
     return place
 
 
-def run(folder, out, place, *overrides, code=0):
-    """Run the round; returns what it printed."""
+def start(folder, out, place, *overrides):
+    """Start the round as the leader of a session of its own."""
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
         "LONGSTRIDE_RESUME_DIR": str(out / "in-progress"),
     }  # fmt: skip
     every = f"engine.checkpoint_every_steps={EVERY}"
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("round_program.py")), str(folder), str(out),
          place, *SMALL, every, *overrides],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
     )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+
+
+def run(folder, out, place, *overrides, code=0):
+    """Run the round; returns what it printed."""
+    with start(folder, out, place, *overrides) as process:
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == code, output
+    return output
+
+
+def wait_for_update(process, out, number):
+    """Wait until the round has logged its `number`-th update."""
+    path, limit = out / "metrics" / "metrics.jsonl", time.monotonic() + 240
+    while not path.exists() or path.read_text().count("rl/off_policy_round") < number:
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < limit, "the update never came"
+        time.sleep(0.005)
 
 
 def metrics(out):
@@ -110,6 +128,24 @@ def test_a_round_killed_twice_goes_on_both_times(folder, tmp_path):
     )
     assert "goes on in batch 0 after 15 of its updates" in run(folder, tmp_path, "nowhere")
     assert produced(tmp_path) == produced(folder / "whole")
+
+
+def test_two_ranks_of_zero_3_killed_in_round_7_go_on_and_end_the_same(folder, tmp_path):
+    sharded = ("engine.kind=deepspeed", "engine.ranks=2", "engine.zero_stage=3",
+               "engine.persistent_elements=0", "engine.microbatch_tokens=128",
+               *(f"extension.{n}.rows_per_step=8" for n in range(4)))  # fmt: skip
+    run(folder, tmp_path / "whole", "nowhere", *sharded)
+    killed = tmp_path / "killed"
+    with start(folder, killed, "nowhere", *sharded) as process:
+        wait_for_update(process, killed, 7)
+        process.kill()
+    wait_until_gone(process)
+    (left,) = (killed / "in-progress").glob("step-*")
+    assert left.name == "step-000000006"
+    output = run(folder, killed, "nowhere", *sharded)
+    assert "goes on in batch 0 after 6 of its updates" in output, output
+    assert metrics(killed) == metrics(tmp_path / "whole")
+    assert produced(killed) == produced(tmp_path / "whole")
 
 
 def test_samples_of_a_killed_round_are_not_drawn_again(folder, tmp_path):

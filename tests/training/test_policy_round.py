@@ -1,6 +1,7 @@
 """A round at the edges: a ladder that has ended, a batch without signal, a damaged input."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from longstride.training.checkpoints import read_manifest
 from longstride.training.ladder import expand_ladder, start_ladder
 from longstride.training.language import initialise
 from longstride.training.policy import RoundPaths, run_round
+from schemas.curriculum import CurriculumConfig, PassHistory
 from schemas.ladder import LadderState
 from schemas.model import TokenizerConfig
 from schemas.rows import Rollout
@@ -65,6 +67,82 @@ def test_a_batch_without_signal_changes_no_weight_and_leaves_its_rollouts_for_th
     assert all(r.advantage is None and len(r.tokens) <= 8 for r in rollouts)
     assert final["rl/groups/kept"] == 0
     assert final["rl/probability_correlation"] > 0.999
+
+
+def test_a_round_from_which_nothing_could_be_learnt_says_why(recipe, paths, capsys):
+    run_round(recipe, 1, paths)
+    said = capsys.readouterr().out
+    assert "0 of 2 groups carry signal after 1 waves; without: 2 all wrong" in said
+    assert "round 1 took no update: of 4 groups, 4 all wrong" in said
+    summary = json.loads((paths.out_rollouts / "summary.json").read_text())
+    assert (summary["updates"], summary["groups_without_signal"]) == (0, {"all_wrong": 4})
+
+
+def changed(recipe, **values):
+    return recipe.model_copy(update={"rl": recipe.rl.model_copy(update=values)})
+
+
+def test_a_run_that_shall_stop_without_signal_stops_and_says_why(recipe, paths):
+    with pytest.raises(DataError, match=r"0 of 2 groups .* \(2 all wrong\), and .*exhaustion=stop"):
+        run_round(changed(recipe, exhaustion="stop"), 1, paths)
+    assert not paths.out_rollouts.exists()
+
+
+@pytest.fixture
+def noisy(recipe):
+    """Rewards of a random model that differ: answers that end early are not overlong."""
+    rewards = recipe.rewards.model_copy(update={"overlong_share": 0.9})
+    wider = recipe.rl.model_copy(update={"group_size": 16, "exhaustion": "smaller_batch"})
+    return recipe.model_copy(update={"rewards": rewards, "rl": wider})
+
+
+def beside(paths):
+    """Other places for the outputs of another round."""
+    names = ("out_checkpoint", "out_rollouts", "metrics")
+    return replace(paths, **{name: getattr(paths, name).parent / f"other-{name}" for name in names})
+
+
+def updates(paths):
+    lines = (paths.metrics / "metrics.jsonl").read_text().splitlines()
+    return sum(json.loads(line)["name"] == "rl/loss" for line in lines)
+
+
+def test_a_batch_that_is_not_full_is_left_out_when_the_recipe_says_skip(noisy, paths):
+    more = changed(noisy, groups_per_batch=7)
+    run_round(more, 1, paths)
+    taken = updates(paths)
+    elsewhere = beside(paths)
+    run_round(changed(more, exhaustion="skip"), 1, elsewhere)
+    summary = json.loads((elsewhere.out_rollouts / "summary.json").read_text())
+    assert taken > 0
+    assert 0 < summary["kept_groups"] < 14
+    assert updates(elsewhere) < taken
+
+
+def test_answers_cut_off_at_the_window_can_be_left_out_of_the_loss(noisy, paths):
+    run_round(changed(noisy, truncated="exclude"), 1, paths)
+    rollouts = list(read_jsonl(paths.out_rollouts / "rollouts.jsonl", Rollout))
+    cut = [r for r in rollouts if r.finish_reason == "length" and r.advantage is not None]
+    trained = [r for r in rollouts if r.importance_weights]
+    assert cut and trained
+    assert all(r.finish_reason != "length" for r in trained)
+
+
+def test_what_was_solved_travels_with_the_weights_and_retires_prompts(recipe, paths):
+    run_round(recipe, 1, paths)
+    history = read_json(paths.out_checkpoint / "pass_history.json", PassHistory)
+    assert sum(history.judged.values()) == 2 * 2 * 2
+    for prompt in history.judged:
+        history.passed[prompt] = history.judged[prompt]
+    solved = set(history.judged)
+    write_json(paths.checkpoint / "pass_history.json", history)
+    retiring = changed(recipe, curriculum=CurriculumConfig(retire_pass_rate=0.9, retire_samples=1))
+    following = beside(paths)
+    run_round(retiring, 2, following)
+    drawn = {r.prompt_id for r in read_jsonl(following.out_rollouts / "rollouts.jsonl", Rollout)}
+    assert not drawn & solved
+    summary = json.loads((following.out_rollouts / "summary.json").read_text())
+    assert summary["retired_prompts"] == len(solved)
 
 
 def test_a_round_after_the_ladder_has_ended_passes_its_checkpoint_through(recipe, paths):

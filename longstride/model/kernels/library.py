@@ -1,4 +1,4 @@
-"""Compile `cpu.c` with the machine's C compiler, keep the result in a cache, and load it."""
+"""Compile the kernels with the machine's C compiler, keep the result in a cache, load it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ SWITCH = "LONGSTRIDE_KERNELS"
 CACHE = "LONGSTRIDE_CACHE"
 """Environment variable: folder for compiled kernels; by default in the user's cache folder."""
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-march=native", "-fno-math-errno", "-fno-trapping-math")
+_SOURCES = ("cpu.c", "decode.c")
 _TIMEOUT_SECONDS = 120
 _POINTER, _COUNT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
@@ -38,7 +39,13 @@ _SIGNATURES = {
     "add_norm": "ppfpfnnpp",
     "route": "pnnnppppp",
     "combine": "ppppfnnnp",
+    "pack": "pnnp",
+    "product": "ppnnnp",
+    "packed_size": "nn",
+    "trunk_step": "ppppppppp",
 }
+_RETURNING = ("packed_size", "trunk_step")
+"""Kernels that return a count."""
 _TYPES = {"p": _POINTER, "n": _COUNT, "f": _FLOAT}
 log = logging.getLogger(__name__)
 
@@ -52,7 +59,8 @@ def library() -> ctypes.CDLL | None:
     if compiler is None:
         log.warning("no C compiler found: CPU kernels are off, which costs speed and nothing else")
         return None
-    source = resources.files(__package__).joinpath("cpu.c").read_bytes()
+    folder = resources.files(__package__)
+    source = b"".join(folder.joinpath(name).read_bytes() for name in _SOURCES)
     # Threads come from torch's own OpenMP runtime, already loaded: a second one would compete with
     # it. Where its symbols are not visible the kernels run on one thread.
     for openmp in (("-fopenmp",), ("-fopenmp-simd",), ()):
@@ -68,7 +76,7 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     for name, signature in _SIGNATURES.items():
         function = getattr(loaded, name)
         function.argtypes = [_TYPES[letter] for letter in signature]
-        function.restype = None
+        function.restype = _COUNT if name in _RETURNING else None
     return loaded
 
 

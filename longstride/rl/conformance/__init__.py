@@ -1,0 +1,1 @@
+"""Numeric cases that every implementation of these objectives must agree with."""
