@@ -28,38 +28,37 @@ DAPO = Job(algorithm="dapo", rate=1e-4, seed=1, tuning=False)
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def finished(tmp_path_factory):
+    """The SFT checkpoint, and one run of CISPO and of DAPO."""
     work = tmp_path_factory.mktemp("figure2")
     prepare_once(MICRO.recipe(), work / "prepared")
+    run_all([CISPO, DAPO], MICRO, work, 2)
     return work
 
 
 @pytest.fixture
-def work(prepared, tmp_path):
-    shutil.copytree(prepared / "prepared", tmp_path / "prepared")
+def work(finished, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
-def test_a_run_leaves_its_evaluations_its_batches_and_where_it_came_from(work):
-    run_all([CISPO], MICRO, work, 1)
-    found = load_result(work, MICRO, CISPO)
-    assert found["checkpoint"] == running.prepared_digest(work)
+def test_a_run_leaves_its_evaluations_its_batches_and_where_it_came_from(finished):
+    found = load_result(finished, MICRO, CISPO)
+    assert found["checkpoint"] == running.prepared_digest(finished)
     assert [e["batch"] for e in found["evaluations"]] == [0, 1, 2]
     assert [b["batch"] for b in found["batches"]] == [0, 1]
     assert found["evaluations"][-1]["step"] == found["batches"][-1]["step"]
     assert all(0 <= e["marker_probability"] <= 1 for e in found["evaluations"])
 
 
-def test_runs_of_one_seed_start_from_equal_policies_and_equal_first_samples(work):
-    run_all([CISPO, DAPO], MICRO, work, 2)
-    cispo, dapo = (load_result(work, MICRO, job) for job in (CISPO, DAPO))
+def test_runs_of_one_seed_start_from_equal_policies_and_equal_first_samples(finished):
+    cispo, dapo = (load_result(finished, MICRO, job) for job in (CISPO, DAPO))
     assert cispo["evaluations"][0] == dapo["evaluations"][0]
     same = ("accuracy", "marker", "entropy", "length", "groups")
     assert [cispo["batches"][0][k] for k in same] == [dapo["batches"][0][k] for k in same]
 
 
 def test_finished_runs_are_skipped_and_missing_ones_made_again_equal(work):
-    run_all([CISPO, DAPO], MICRO, work, 2)
     kept, lost = result_path(work, CISPO), result_path(work, DAPO)
     before, written = json.loads(lost.read_text()), kept.stat().st_mtime_ns
     lost.unlink()  # as after an interruption: a result is there complete or not at all
@@ -71,14 +70,14 @@ def test_finished_runs_are_skipped_and_missing_ones_made_again_equal(work):
     }
 
 
-def test_a_result_of_another_study_is_not_taken_for_this_one(work):
-    run_all([CISPO], MICRO, work, 1)
+def test_a_result_of_another_study_is_not_taken_for_this_one(finished):
     other = MICRO.model_copy(update={"overrides": [*MICRO.overrides, "rl.group_size=4"]})
-    assert load_result(work, MICRO, CISPO) is not None
-    assert load_result(work, other, CISPO) is None
+    assert load_result(finished, MICRO, CISPO) is not None
+    assert load_result(finished, other, CISPO) is None
 
 
 def test_a_failed_run_stops_the_study_and_names_its_log(work):
+    result_path(work, CISPO).unlink()
     (work / "prepared" / "tokenizer" / "tokenizer.json").unlink()
     with pytest.raises(StudyError, match=r"study-cispo-0\.0001-1\.log"):
         run_all([CISPO], MICRO, work, 1)
@@ -86,8 +85,8 @@ def test_a_failed_run_stops_the_study_and_names_its_log(work):
     assert "tokenizer.json" in (work / "logs" / "study-cispo-0.0001-1.log").read_text()
 
 
-def test_the_sft_checkpoint_is_made_once(prepared, capsys):
-    prepare_once(MICRO.recipe(), prepared / "prepared")
+def test_the_sft_checkpoint_is_made_once(finished, capsys):
+    prepare_once(MICRO.recipe(), finished / "prepared")
     assert "there already" in capsys.readouterr().out
 
 
