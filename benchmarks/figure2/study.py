@@ -41,7 +41,7 @@ class Study(Contract):
     """How much is asked and measured."""
     rates: list[float] = Field(default=[6e-5, 1.2e-4, 2.4e-4, 4.8e-4], min_length=1)
     """Learning rates that are tried for every algorithm."""
-    tuning_seeds: list[int] = Field(default=[101], min_length=1)
+    tuning_seeds: list[int] = Field(default=[101, 102], min_length=1)
     """Seeds of the runs that choose the learning rates."""
     seeds: list[int] = Field(default=[1, 2, 3, 4, 5], min_length=2)
     """Seeds of the comparison; never those of tuning."""

@@ -13,7 +13,7 @@ from longstride.model.hybrid import HybridModel
 from longstride.store.files import write_json
 from longstride.training.checkpoints import publish_checkpoint
 
-STUDY = Study(sizes=Sizes(batches=20), rates=[1e-4], seeds=[1, 2, 3])
+STUDY = Study(sizes=Sizes(batches=20), rates=[1e-4, 2e-4], seeds=[1, 2, 3])
 RATES = {which: dict.fromkeys(ALGORITHMS, 1e-4) for which in (OWN, *SHARED.values())}
 BATCHES_TO_TOP = {"cispo": 5, "dapo": 10, "grpo": 15}
 
