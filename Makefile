@@ -22,7 +22,7 @@ PEERS_READY := $(PEERS_VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm test-peers lint format type compile schema \
-  lock clean bench bench-model bench-rl bench-engine bench-memory bench-gpu fp32-head setup-peers
+  lock clean bench bench-model bench-rl bench-engine bench-memory bench-gpu fp32-head figure2 setup-peers
 
 help:  ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -107,6 +107,9 @@ test-peers: $(PEERS_READY)  ## Our objectives beside TRL's and verl's own.
 
 fp32-head: $(READY)  ## The fp32-head experiment: docs/experiments/fp32-head.md.
 	$(BIN)/python benchmarks/fp32_head.py
+
+figure2: $(READY)  ## GRPO, DAPO and CISPO with rare reflection tokens: docs/experiments/figure2.md.
+	$(BIN)/python -m benchmarks.figure2
 
 bench-engine: $(READY)  ## Measure a training step with plain torch and with DeepSpeed, ZeRO 0 to 3.
 	$(BIN)/python benchmarks/engine_cost.py
