@@ -130,6 +130,8 @@ def test_a_round_killed_twice_goes_on_both_times(folder, tmp_path):
     assert produced(tmp_path) == produced(folder / "whole")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_two_ranks_of_zero_3_killed_in_round_7_go_on_and_end_the_same(folder, tmp_path):
     sharded = ("engine.kind=deepspeed", "engine.ranks=2", "engine.zero_stage=3",
                "engine.persistent_elements=0", "engine.microbatch_tokens=128",
