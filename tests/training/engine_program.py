@@ -15,9 +15,11 @@ from training_parts import MODEL, rollout, write_packed
 from longstride.errors import CheckpointError
 from longstride.model.hybrid import HybridModel
 from longstride.rl.objectives import objective_of
+from longstride.rl.reflection import ReflectionMatcher
 from longstride.training import updating
 from longstride.training.engine import TorchEngine
 from longstride.training.engines import create_engine
+from longstride.training.guarding import UpdateGuard
 from longstride.training.launch import join
 from longstride.training.loop import accumulate, evaluate
 from longstride.training.packed import RowCursor, open_packed
@@ -220,9 +222,12 @@ def policy(ranks, rows):
             rollout((20, 21), (1, 5), advantage=-0.25, group=1, sample=2),
         ]
         entropy = updating.recompute_old_policy(engine, batch, 1.0)
-        found = [updating.update(engine, batch[:3], settings)]
-        found.append(updating.update(engine, batch[3:], settings))
-        numbers = [entropy, *(value for row in found for value in row.values())]
+        guard, matcher = UpdateGuard(1, None), ReflectionMatcher({}, lambda token: b"x")
+        found = [
+            updating.update(engine, part, settings, guard, matcher).metrics
+            for part in (batch[:3], batch[3:])
+        ]
+        numbers = [entropy, *(row[name] for row in found for name in sorted(row))]
         numbers += [x for one in batch for x in one.trainer_logprobs + one.importance_weights]
         sampler = engine.sampling_model()
         numbers += [float(p.detach().double().sum()) for p in sampler.parameters()]
