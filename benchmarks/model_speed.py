@@ -33,8 +33,10 @@ from torch import Tensor
 
 from longstride.model.decoding import decode_step, prefill
 from longstride.model.hybrid import HybridModel
+from longstride.model.kernels import operations
 from longstride.model.layout import chunk_layout
 from longstride.model.logprobs import token_logprobs
+from longstride.model.stepping import native_step
 from longstride.recipe.sizes import training_flops
 from longstride.rollout import native
 from longstride.rollout.protocol import SamplingSettings
@@ -158,10 +160,14 @@ def decoding(model: HybridModel, reference: Any, repeats: int) -> Iterator[Measu
         with torch.inference_mode():
             reference(prompts, past_key_values=cache, use_cache=True)
 
-        def ours(state: Any = state, token: Tensor = token) -> None:
+        # Packed once, as a generator does for all steps of a call.
+        native = native_step(model)
+
+        def ours(state: Any = state, token: Tensor = token, native: Any = native) -> None:
+            fast = native is not None and operations.usable(model.embed.weight)
             with torch.inference_mode():
                 for _ in range(steps):
-                    decode_step(model, state, token)
+                    native(state, token) if fast else decode_step(model, state, token)
                     model.logits(state.hidden_RX)
 
         def theirs(cache: Any = cache, token: Tensor = token) -> None:
