@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,13 +93,14 @@ def weight_statistics(tokens: UpdateTokens, cap: float | None) -> dict[str, floa
     effective sample size is (sum w)^2 / sum w^2 of the ratios, as a share of the tokens.
     """
     ratio_N, advantage_N = tokens.ratio_N.double(), tokens.advantage_N
-    quantiles = _quantiles(ratio_N, (0.5, 0.95, 0.99))
+    # torch.quantile refuses more than 16M values.
+    quantiles = np.quantile(ratio_N.numpy(), (0.5, 0.95, 0.99))
     capped_N = _capped(ratio_N, cap)
     size = max(1, ratio_N.numel())
     return {
-        "p50": quantiles[0],
-        "p95": quantiles[1],
-        "p99": quantiles[2],
+        "p50": float(quantiles[0]),
+        "p95": float(quantiles[1]),
+        "p99": float(quantiles[2]),
         "max": float(ratio_N.max()),
         "capped_fraction": float(capped_N.sum()) / size,
         "capped_fraction_positive": float((capped_N & (advantage_N > 0)).sum()) / size,
@@ -201,15 +203,3 @@ def _added(one: AuditRow, other: AuditRow) -> AuditRow:
 
 def _capped(ratio_N: Tensor, cap: float | None) -> Tensor:
     return ratio_N > cap if cap is not None else torch.zeros_like(ratio_N, dtype=torch.bool)
-
-
-def _quantiles(values_N: Tensor, shares: Sequence[float]) -> list[float]:
-    """Quantiles by linear interpolation; torch.quantile refuses more than 16M values."""
-    ordered_N = values_N.double().sort().values
-    found = []
-    for share in shares:
-        place = share * (len(ordered_N) - 1)
-        low = int(place)
-        high = min(low + 1, len(ordered_N) - 1)
-        found.append(float(torch.lerp(ordered_N[low], ordered_N[high], place - low)))
-    return found
