@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from longstride.data.measures.overlap import Problem, ProblemIndex
+from longstride.data.measures.words import WordHasher
 from longstride.errors import DataError, GateCouldNotRun
-from longstride.quality.overlap import Problem, ProblemIndex
-from longstride.quality.words import WordHasher
 from schemas.recipe import Recipe
 
 NGRAM: Final = 8

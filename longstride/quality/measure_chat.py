@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
+from longstride.data.measures.overlap import ProblemIndex
+from longstride.data.measures.words import WordHasher, split_words
 from longstride.quality.benchmark import benchmark_index
 from longstride.quality.frame import Measured, RowFacts, Tally, require_rows
-from longstride.quality.overlap import ProblemIndex
 from longstride.quality.packed_rows import Flags, Packed, base_facts, read_packed
 from longstride.quality.subject import Subject
-from longstride.quality.words import WordHasher, split_words
 from longstride.store.files import read_jsonl
 from schemas.rows import ChatExample
 

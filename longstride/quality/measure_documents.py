@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from longstride.data.measures.minhash import near_duplicates
+from longstride.data.measures.prose import NAMES, prose_facts
+from longstride.data.measures.secrets import email_count, public_ip_count, secret_count
+from longstride.data.measures.words import Hashes, WordHasher, split_words
 from longstride.errors import DataError
 from longstride.quality.benchmark import benchmark_index
 from longstride.quality.frame import Measured, RowFacts, Tally, require_rows
-from longstride.quality.minhash import near_duplicates
-from longstride.quality.prose import NAMES, prose_facts
-from longstride.quality.secrets import email_count, public_ip_count, secret_count
 from longstride.quality.subject import Subject, reference_faults
-from longstride.quality.words import Hashes, WordHasher, split_words
 from longstride.store.files import read_jsonl
 from schemas.recipe import Recipe
 from schemas.rows import Document, Domain

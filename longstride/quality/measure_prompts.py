@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from longstride.data.measures.overlap import Problem, ProblemIndex
+from longstride.data.measures.words import WordHasher
 from longstride.quality.benchmark import NGRAM, benchmark_index
 from longstride.quality.frame import Measured, RowFacts, require_rows
-from longstride.quality.overlap import Problem, ProblemIndex
 from longstride.quality.subject import Subject, reference_faults
-from longstride.quality.words import WordHasher
 from longstride.store.files import read_jsonl
 from schemas.recipe import Recipe
 from schemas.rows import ChatExample, RLPrompt

@@ -14,10 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from longstride.quality.frame import RowFacts
-from longstride.quality.words import Hashes, is_word, ngrams, without_punctuation
+from longstride.data.measures.words import Hashes, is_word, ngrams, without_punctuation
 
 Offsets = NDArray[np.int64]
+Facts = dict[str, float]
+"""Measures of one document by name."""
 
 _STOP_WORDS: Final = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 _TERMINAL: Final = (".", "!", "?", '"', "'", "”", ":", ";", ")")
@@ -46,13 +47,13 @@ NAMES: Final = (
 )
 
 
-def prose_facts(text: str, words: Sequence[str], words_W: Hashes) -> RowFacts:
+def prose_facts(text: str, words: Sequence[str], words_W: Hashes) -> Facts:
     """Measure one document of prose; `words` are `split_words(text)`, `words_W` their hashes."""
     spaced = text.split()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     count = max(1, len(spaced))
     named = [word for word in map(_bare, spaced) if word]
-    facts: RowFacts = {
+    facts: Facts = {
         "words": len(spaced),
         "mean_word_length": sum(map(len, named)) / max(1, len(named)),
         "symbol_word_ratio": max(text.count("#"), text.count("...") + text.count("…")) / count,
@@ -76,7 +77,7 @@ def _share(items: Sequence[str], holds: Callable[[str], bool]) -> float:
     return sum(1 for item in items if holds(item)) / len(items) if items else 0.0
 
 
-def _duplicate_lines(lines: list[str], characters: int) -> RowFacts:
+def _duplicate_lines(lines: list[str], characters: int) -> Facts:
     extra = {line: count - 1 for line, count in Counter(lines).items() if count > 1}
     repeated_characters = sum(len(line) * count for line, count in extra.items())
     return {
@@ -85,14 +86,14 @@ def _duplicate_lines(lines: list[str], characters: int) -> RowFacts:
     }
 
 
-def _ngram_facts(text: str, words: Sequence[str], words_W: Hashes) -> RowFacts:
+def _ngram_facts(text: str, words: Sequence[str], words_W: Hashes) -> Facts:
     # Punctuation is left out: a rule of dashes is no repetition of words.
     lengths_W = np.fromiter(map(len, words), dtype=np.int64, count=len(words))[is_word(words_W)]
     words_W = without_punctuation(words_W)
     # An n-gram's length counts the spaces between its words, as the joined text would.
     ends = np.concatenate([[0], np.cumsum(lengths_W + 1)])
     characters = max(1, len(text))
-    facts: RowFacts = {}
+    facts: Facts = {}
     for n in TOP_NGRAMS:
         facts[f"top_{n}gram_share"] = _top_share(words_W, ends, n) / characters
     for n in DUPLICATE_NGRAMS:

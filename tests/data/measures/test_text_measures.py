@@ -9,13 +9,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from longstride.data.measures.minhash import BANDS, ROWS, near_duplicates, shingle_set, signatures
+from longstride.data.measures.overlap import Problem, ProblemIndex
+from longstride.data.measures.prose import prose_facts
+from longstride.data.measures.secrets import email_count, public_ip_count, secret_count
+from longstride.data.measures.words import WordHasher, ngrams, split_words, without_punctuation
 from longstride.quality.measure_chat import _REFLECTION
 from longstride.quality.measure_documents import mixture_facts
-from longstride.quality.minhash import BANDS, ROWS, near_duplicates, shingle_set, signatures
-from longstride.quality.overlap import Problem, ProblemIndex
-from longstride.quality.prose import prose_facts
-from longstride.quality.secrets import email_count, public_ip_count, secret_count
-from longstride.quality.words import WordHasher, ngrams, split_words, without_punctuation
 
 VOCABULARY = [f"word{number}" for number in range(2_000)]
 

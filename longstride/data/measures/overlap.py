@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longstride.quality.words import Hashes, WordHasher, ngrams, without_punctuation
+from longstride.data.measures.words import Hashes, WordHasher, ngrams, without_punctuation
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from longstride.quality.words import Hashes, ngrams
+from longstride.data.measures.words import Hashes, ngrams
 
 SHINGLE: Final = 5
 BANDS: Final = 14

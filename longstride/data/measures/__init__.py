@@ -1,0 +1,1 @@
+"""Measures of text: what can be counted about a document, apart from what is decided by it."""
