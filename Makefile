@@ -29,13 +29,14 @@ help:  ## Show this list.
 
 setup: $(READY)  ## Create the virtual environment with everything pinned.
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt infra/fixtures.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
 	  { echo "Longstride needs Python 3.11 or 3.12, found $$($(PYTHON) --version); set PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	DS_BUILD_OPS=0 UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install --quiet --python $(BIN)/python \
 	  $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) -c constraints.txt -e ".[$(EXTRAS)]"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -r infra/fixtures.txt
 	touch $@
 
 setup-vllm: $(VLLM_READY)  ## Create the environment for rollouts by vLLM (2 GB on a CPU).
