@@ -252,6 +252,16 @@ class Recipe(Contract):
         return self
 
     @model_validator(mode="after")
+    def _model_judged_prompts_have_a_judge(self) -> Self:
+        if self.rl.curriculum.model_judged is not None and self.rewards.model is None:
+            raise ValueError(
+                "rl.curriculum.model_judged is set, but rewards.model is not, so nothing could "
+                "judge those prompts; set rewards.model.url and rewards.model.model, or remove "
+                "rl.curriculum.model_judged"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _the_generator_can_run_the_model(self) -> Self:
         if self.rollout.generator.kind != "vllm":
             return self

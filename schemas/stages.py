@@ -12,6 +12,7 @@ from schemas.base import Contract
 from schemas.curriculum import CurriculumConfig
 from schemas.data import require_distribution
 from schemas.generators import GeneratorConfig, NativeGeneratorConfig
+from schemas.judging import GenerativeJudgeConfig
 from schemas.rows import Domain
 
 
@@ -296,6 +297,8 @@ class RewardConfig(Contract):
     short it is; otherwise its length decides, as for any other."""
     maximum_unjudged_share: float = Field(default=0.01, ge=0.0, le=1.0)
     """A batch with more unjudged samples is blocked."""
+    model: GenerativeJudgeConfig | None = None
+    """The model that judges prompts which rules cannot judge; null: there are none."""
 
     @model_validator(mode="after")
     def _the_penalty_is_ever_paid(self) -> Self:

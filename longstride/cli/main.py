@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from longstride.cli import commands, conformance
+from longstride.cli import commands, conformance, judging
 from longstride.errors import LongstrideError, UsageError
 from longstride.version import __version__
 
@@ -101,6 +101,18 @@ def _parser() -> argparse.ArgumentParser:
     conform.add_argument("--json", action="store_true", help="print JSON instead of a table")
     conform.set_defaults(run=conformance.conform)
 
+    calibration = actions.add_parser(
+        "calibrate-judge", help="compare a recipe's model judge with people's labels"
+    )
+    calibration.add_argument("labelled", type=Path, help="JSONL of labelled answers")
+    calibration.add_argument("--recipe", required=True, help="a recipe with rewards.model")
+    _override_option(calibration)
+    calibration.add_argument(
+        "-o", "--output", type=Path, default=Path("judge-calibration"),
+        help="folder of report and verdicts; verdicts in it are not asked for again",
+    )  # fmt: skip
+    calibration.set_defaults(run=judging.calibrate_judge)
+
     runs = actions.add_parser("runs", help="list runs with their states")
     runs.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")
     runs.set_defaults(run=commands.list_runs)
@@ -126,6 +138,11 @@ def _recipe_command(
 ) -> argparse.ArgumentParser:
     command = actions.add_parser(name, help=help_)
     command.add_argument("recipe", help="a YAML file, or the name of a shipped recipe")
+    _override_option(command)
+    return command
+
+
+def _override_option(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--set",
         dest="overrides",
@@ -134,7 +151,6 @@ def _recipe_command(
         metavar="FIELD=VALUE",
         help="override one field, for example rl.rounds=2 (repeatable)",
     )
-    return command
 
 
 def _run_argument(command: argparse.ArgumentParser) -> None:

@@ -1,0 +1,1 @@
+"""A model as judge: calls, verdicts, judgments, calibration and probes."""
