@@ -1,7 +1,8 @@
 """Swiss rounds: the best of many candidates with about log2 n rounds of comparisons (report 4.2).
 
 Deterministic: rank by points, then Buchholz, then the candidates' own order; the best unpaired
-candidate meets the next best one that it has not met. A candidate left over gets a bye.
+candidate meets the next best one that it has not met. A candidate left over gets a bye. A bye can
+leave two with all points who never met; then one more round is played.
 """
 
 from __future__ import annotations
@@ -38,20 +39,23 @@ def swiss(candidates: int, compare_round: Callable[[Sequence[tuple[int, int]]], 
           rounds: int | None = None) -> list[Standing]:  # fmt: skip
     """Play a tournament; return the standings, the best first.
 
-    No pair meets twice while another pairing exists; if none exists the tournament ends early.
+    No pair meets twice; when no such pairing exists the tournament ends early.
 
     Args:
         candidates: how many, at least 1.
         compare_round: outcomes of the games of a round, which may be played at the same time.
-        rounds: how many; by default ceil(log2(candidates)).
+        rounds: how many; by default ceil(log2(candidates)), and one more where it is undecided.
     """
     if candidates < 1:
         raise ValueError(f"candidates={candidates}: a tournament needs at least 1")
     points = [0.0] * candidates
     met: list[list[int]] = [[] for _ in range(candidates)]
     had_bye: set[int] = set()
-    for _ in range(swiss_rounds(candidates) if rounds is None else rounds):
+    planned = swiss_rounds(candidates) if rounds is None else rounds
+    for number in range(planned + 1):
         order = [standing.candidate for standing in _ranked(points, met)]
+        if number == planned and (rounds is not None or not _undecided(order, points, met)):
+            break
         bye = None
         if candidates % 2:
             # The last one that had none; with enough rounds everyone has had one.
@@ -69,6 +73,12 @@ def swiss(candidates: int, compare_round: Callable[[Sequence[tuple[int, int]]], 
             met[a].append(b)
             met[b].append(a)
     return _ranked(points, met)
+
+
+def _undecided(order: Sequence[int], points: Sequence[float], met: Sequence[Sequence[int]]) -> bool:
+    """Whether two candidates share the most points and never met."""
+    first = order[0]
+    return any(points[c] == points[first] and c not in met[first] for c in order[1:])
 
 
 def _ranked(points: Sequence[float], met: Sequence[Sequence[int]]) -> list[Standing]:

@@ -101,7 +101,9 @@ def test_an_endpoint_that_is_down_is_unavailable(tmp_path):
     assert "ConnectionRefusedError" in found[0].detail
 
 
-@pytest.mark.parametrize("raw", [b"not json", b"[]", b'{"choices": []}', b"null", b'{"choices": 3}'])
+@pytest.mark.parametrize(
+    "raw", [b"not json", b"[]", b'{"choices": []}', b"null", b'{"choices": 3}']
+)
 def test_an_answer_that_is_no_completion_is_an_error(tmp_path, raw):
     with served(failing(9, (200, {}, raw))) as server, judging(server, tmp_path) as judge:
         assert judge.judge(submission(listing(11))).reason == "error"
@@ -114,7 +116,9 @@ def test_a_reply_without_content_is_malformed(tmp_path):
         assert judge.judge(submission(listing(11))).reason == "malformed"
 
 
-@pytest.mark.parametrize("persona", [lambda asked: time.sleep(1.5) or honest(asked), lambda _: drip])
+@pytest.mark.parametrize(
+    "persona", [lambda asked: time.sleep(1.5) or honest(asked), lambda _: drip]
+)
 def test_a_slow_or_dripping_reply_ends_within_its_time(tmp_path, persona):
     with (
         served(persona) as server,

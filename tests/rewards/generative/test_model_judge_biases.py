@@ -39,9 +39,7 @@ def test_an_honest_judge_grades_by_agreement_with_the_reference(tmp_path):
 def test_an_answer_is_worse_than_as_good_as_or_better_than_the_reference(tmp_path):
     with served(honest) as server, judging(server, tmp_path) as judge:
         reference = "Answer: " + listing(6)
-        found = judge.judge_all(
-            [submission(listing(n), "pairwise", reference) for n in (3, 6, 9)]
-        )
+        found = judge.judge_all([submission(listing(n), "pairwise", reference) for n in (3, 6, 9)])
     assert [(s.value, s.correct) for s in found] == [(0.0, False), (0.5, True), (1.0, True)]
 
 
