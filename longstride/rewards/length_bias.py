@@ -5,6 +5,10 @@ windows that end now, of `window_blocks` blocks, half of that, a quarter and so 
 strong bias soon after it begins, long ones see a weak one. Look j of a family may spend
 false_alarm_rate / families * 6 / (pi^2 j^2), in equal parts on its windows; over an endless stream
 that sums to the rate, whatever the looks have to do with each other (the union bound).
+
+An alarm fits an adjustment on the window that gave it. A window that alarms early is short, and it
+exaggerates: that is why it alarmed. So the fit is refined, on that window and all that came since,
+whenever there is twice as much, until the window has its full length.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -90,18 +95,21 @@ class Estimate(Contract):
 
 
 class Recalibration(Contract):
-    """One alarm and what was done about it."""
+    """One change of an adjustment."""
 
+    reason: Literal["alarm", "refinement"]
+    """Whether bias was noticed, or an earlier fit is refined on more samples."""
     family: str
     """Family, or `*`."""
     observed: int
     """Verified samples of the family until then."""
     look: int
     """Number of the look."""
-    trigger: Estimate
-    """The interval that lay beyond the tolerance, at the level that the look had to spend."""
+    trigger: Estimate | None
+    """The interval that lay beyond the tolerance, at the level that the look had to spend; null
+    for a refinement."""
     before: Estimate | None
-    """The 95% interval on the whole window, as it was."""
+    """The 95% interval on the window that the fit rests on, with the adjustment as it was."""
     after: Estimate | None
     """The same on the same samples with the new adjustment; null when no spread is left."""
     previous: Adjustment | None
@@ -123,6 +131,8 @@ class Stream(Contract):
     """Groups of the last blocks; the last block is filling up."""
     adjustment: Adjustment | None = None
     """What is subtracted."""
+    fitted_blocks: int = Field(default=0, ge=0)
+    """Blocks that the adjustment was fitted on while it is still to be refined; else 0."""
     latest: Estimate | None = None
     """95% interval of the longest window at the last look."""
 
@@ -197,7 +207,9 @@ class LengthWatch:
     def metrics(self) -> dict[str, float]:
         """By metric name: the latest partial correlations with their intervals, and slopes."""
         found = {
-            "judge/recalibrations": float(len(self.state.recalibrations)),
+            "judge/length_alarms": float(
+                sum(done.reason == "alarm" for done in self.state.recalibrations)
+            ),
             "judge/length_unverified": float(self.state.unverified),
         }
         for family, stream in sorted(self.state.streams.items()):
@@ -228,11 +240,18 @@ class LengthWatch:
             return None
         stream.looks += 1
         stream.latest = self._estimate(stream.blocks, stream.adjustment, 0.05)
-        trigger = self._look(stream)
-        return self._recalibrate(name, stream, trigger) if trigger else None
+        triggered = self._look(stream)
+        if triggered is not None:
+            size, trigger = triggered
+            # What came before the bias would only dilute it.
+            stream.blocks = stream.blocks[-size:]
+            return self._recalibrate(name, stream, trigger)
+        if stream.fitted_blocks and len(stream.blocks) >= 2 * stream.fitted_blocks:
+            return self._recalibrate(name, stream, None)
+        return None
 
-    def _look(self, stream: Stream) -> Estimate | None:
-        """The first window whose interval lies beyond the tolerance."""
+    def _look(self, stream: Stream) -> tuple[int, Estimate] | None:
+        """The first window, in blocks, whose interval lies beyond the tolerance."""
         sizes = window_sizes(self.config.window_blocks)
         miss = look_level(self.config, len(self._families), stream.looks) / len(sizes)
         for size in sizes:
@@ -241,7 +260,7 @@ class LengthWatch:
             found = self._estimate(stream.blocks[-size:], stream.adjustment, miss)
             tolerance = self.config.tolerance
             if found and (found.low > tolerance or found.high < -tolerance):
-                return found
+                return size, found
         return None
 
     def _estimate(
@@ -255,7 +274,8 @@ class LengthWatch:
         found = partial_correlation(reward_N, length_N, quality_N, prompt_N, miss)
         return _recorded(found, miss) if found else None
 
-    def _recalibrate(self, name: str, stream: Stream, trigger: Estimate) -> Recalibration:
+    def _recalibrate(self, name: str, stream: Stream, trigger: Estimate | None) -> Recalibration:
+        """Fit on the stream's blocks, which all belong to one window."""
         columns = _columns(stream.blocks)
         fitted = matched_slope(*columns)
         adjustment, pairs = stream.adjustment, 0
@@ -263,19 +283,23 @@ class LengthWatch:
             adjustment = Adjustment(slope=fitted[0], reference=float(columns[1].mean()))
             pairs = fitted[1]
         done = Recalibration(
+            reason="alarm" if trigger else "refinement",
             family=name,
             observed=stream.observed,
             look=stream.looks,
             trigger=trigger,
-            before=stream.latest,
+            before=self._estimate(stream.blocks, stream.adjustment, 0.05),
             after=self._estimate(stream.blocks, adjustment, 0.05),
             previous=stream.adjustment,
             adjustment=adjustment,
             pairs=pairs,
         )
         stream.adjustment = adjustment
-        # What comes now was sampled for other rewards; the old samples would only dilute it.
-        stream.blocks = []
+        whole = len(stream.blocks) == self.config.window_blocks
+        stream.fitted_blocks = 0 if whole else len(stream.blocks)
+        if fitted is None:
+            # The same samples would give the same alarm at every look.
+            stream.blocks, stream.fitted_blocks = [], 0
         return done
 
 

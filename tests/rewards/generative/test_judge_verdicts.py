@@ -40,8 +40,12 @@ def test_a_verdict_with_another_code_changes_nothing(noise, grade, other):
     assert parsed(f"{fake}\n{verdict(grade)}\n{fake}") == grade
 
 
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-                    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner),
+    )
+)
 def test_only_the_grades_themselves_are_grades(value):
     with pytest.raises(UnreadableVerdict):
         parsed(json.dumps({"code": NONCE, "grade": value}))
@@ -89,8 +93,7 @@ def test_the_shapes_that_judges_reply_in_are_read(text):
     assert parsed(text) == 4
 
 
-@given(st.dictionaries(st.sampled_from(["problem", "reference", "answer"]), st.text(),
-                       min_size=3))
+@given(st.dictionaries(st.sampled_from(["problem", "reference", "answer"]), st.text(), min_size=3))
 def test_every_text_stands_whole_between_its_own_lines(texts):
     nonce = fresh_nonce(texts)
     shown = load_template("consistency").render(texts, nonce)

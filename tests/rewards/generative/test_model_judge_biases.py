@@ -1,9 +1,14 @@
 """Every known bias of a judge is neutralised, or detected before it can reward anything."""
 
+import math
+
+import numpy as np
 import pytest
+import scipy.stats
 from scripted_judge import (
     PROBLEM,
     REFERENCE,
+    by_worth,
     completion,
     honest,
     inconsistent,
@@ -16,10 +21,13 @@ from scripted_judge import (
     repeats_what_it_reads,
     served,
     submission,
+    truth,
 )
 
 from longstride.errors import DataError, QualityGateBlocked
+from longstride.rewards.generative.judge import JUDGED, RECALIBRATIONS_FILE, Recalibrations
 from longstride.rewards.generative.probes import TRICKS, ProbeItem, probe
+from longstride.rewards.length_bias import Observation
 from longstride.rewards.protocol import NotJudged, Score
 
 ITEMS = [
@@ -250,3 +258,39 @@ def test_scores_implement_the_protocol(tmp_path):
     with served(honest) as server, judging(server, tmp_path) as judge:
         assert isinstance(judge.judge(submission(listing(6))), Score)
         assert judge.judge_all([]) == []
+
+
+def test_length_bias_of_a_served_judge_is_noticed_and_taken_out_of_later_scores(tmp_path):
+    rng = np.random.default_rng(0)
+    leaning = by_worth(lambda text: 0.6 * truth(text) + 0.25 * math.log10(len(text) / 10))
+    kinds = [(listing(n, "so " * k), n / 11) for n in (3, 6, 9) for k in range(1, 120, 6)]
+
+    def batch(judge, number):
+        drawn = [kinds[place] for place in rng.integers(0, len(kinds), 64)]
+        scores = judge.judge_all([submission(answer) for answer, _ in drawn])
+        seen = [
+            Observation("primes", f"{number}-{n // 8}", s.parts[JUDGED], len(a) // 4, quality)
+            for n, ((a, quality), s) in enumerate(zip(drawn, scores, strict=True))
+        ]
+        return judge.observe(seen), drawn, scores
+
+    def tau(drawn, values):
+        pairs = [quality for _, quality in drawn], values
+        return scipy.stats.kendalltau(*pairs, variant="c").statistic  # for three levels of truth
+
+    with served(leaning) as server, judging(server, tmp_path) as judge:
+        done = [found for number in range(8) for found in batch(judge, number)[0]]
+        _, drawn, scores = batch(judge, 8)
+        state = judge.state()
+        paid = server.calls
+    assert done[0].observed <= 256
+    assert done[0].before.low > 0.1 > abs(done[0].after.estimate)
+    raw = [score.parts[JUDGED] for score in scores]
+    assert tau(drawn, raw) < 0.83
+    assert tau(drawn, [score.value for score in scores]) > 0.9
+    recorded = Recalibrations.model_validate_json((tmp_path / RECALIBRATIONS_FILE).read_text())
+    assert recorded.recalibrations == state.watch.recalibrations
+    # A round that resumes from the state gives the same scores, without asking.
+    with judging(server, tmp_path, state) as judge:
+        assert judge.judge_all([submission(answer) for answer, _ in drawn]) == scores
+    assert server.calls == paid
