@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -55,6 +56,10 @@ class JudgeLimits(Contract):
     """Further tries of a request after 429, 5xx or a broken connection."""
     backoff_seconds: float = Field(default=0.5, gt=0.0)
     """Wait before the first retry; it doubles, up to 30 s, and half of it is random."""
+    outage_failures: int = Field(default=16, ge=1)
+    """As many requests in a row that stay unanswered, retries included, are an outage."""
+    outage_seconds: float = Field(default=30.0, ge=0.0)
+    """For so long an endpoint with an outage is not asked: submissions are unavailable at once."""
     reasks: int = Field(default=2, ge=0, le=10)
     """Further requests, each with another seed, after a refusal or an unreadable verdict."""
     max_calls: int | None = Field(default=None, ge=1)
@@ -150,6 +155,9 @@ class LengthWatchConfig(Contract):
 
     enabled: bool = True
     """Off: nothing is watched or adjusted."""
+    of: Literal["answer", "sample"] = "answer"
+    """Whose length: characters of the answer, which is what the judge reads, or sampled tokens,
+    thinking included."""
     tolerance: float = Field(default=0.1, ge=0.0, lt=1.0)
     """A partial correlation up to this size is let be."""
     false_alarm_rate: float = Field(default=0.01, gt=0.0, lt=0.5)
@@ -201,6 +209,17 @@ class GenerativeJudgeConfig(Contract):
     """Watch over length bias."""
     probe: ProbeConfig = Field(default_factory=ProbeConfig)
     """Probes before RL begins."""
+
+    @field_validator("url")
+    @classmethod
+    def _url_can_be_called(cls, value: str) -> str:
+        try:
+            port = urlsplit(value).port
+        except ValueError:
+            port = 0
+        if port == 0 or not value.isascii():
+            raise ValueError(f"url={value} has a port or characters that no request can hold")
+        return value
 
 
 class LabelledAnswer(Contract):

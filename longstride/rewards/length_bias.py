@@ -46,8 +46,8 @@ class Observation:
     """The prompt; samples of one prompt within a call of `observe` are compared."""
     reward: float
     """Quality that the judge saw, from 0 to 1, before any adjustment."""
-    tokens: int
-    """Length; at least 1."""
+    length: int
+    """Length in any one unit."""
     quality: float | None
     """Verified quality, by a rule or a person; None when there is none."""
 
@@ -58,7 +58,7 @@ class Group(Contract):
     reward: list[float]
     """Judged quality, unadjusted."""
     log_length: list[float]
-    """Natural logarithm of the length in tokens."""
+    """Natural logarithm of the length."""
     quality: list[float]
     """Verified quality."""
 
@@ -151,8 +151,8 @@ class WatchState(Contract):
 class LengthWatch:
     """Watches one judge. Not for several threads.
 
-    The collector calls `observe` once per generation batch with all judged samples, after the
-    rewards of that batch are fixed, so that all samples of a batch meet the same adjustment.
+    `observe` is called once per generation batch with all judged samples, after the rewards of that
+    batch are fixed, so that all samples of a batch meet the same adjustment.
     """
 
     def __init__(
@@ -169,12 +169,12 @@ class LengthWatch:
         self._families = {*families, POOLED}
         self.state = state.model_copy(deep=True) if state else WatchState()
 
-    def adjust(self, family: str, value: float, tokens: int) -> float:
+    def adjust(self, family: str, value: float, length: int) -> float:
         """The value with what length is worth taken out; the same value before any alarm."""
         adjustment = self._adjustment(family)
         if adjustment is None:
             return value
-        return adjustment.apply(value, math.log(max(1, tokens)), self.config.maximum_correction)
+        return adjustment.apply(value, math.log(max(1, length)), self.config.maximum_correction)
 
     def observe(self, observations: Sequence[Observation]) -> list[Recalibration]:
         """Take in a batch; return the recalibrations that it caused.
@@ -351,7 +351,7 @@ def detection_samples(
 def _group(members: Sequence[Observation]) -> Group:
     return Group(
         reward=[seen.reward for seen in members],
-        log_length=[math.log(max(1, seen.tokens)) for seen in members],
+        log_length=[math.log(max(1, seen.length)) for seen in members],
         quality=[float(seen.quality) for seen in members if seen.quality is not None],
     )
 

@@ -49,7 +49,7 @@ def partial_correlation(
 
     Args:
         reward_N: judged quality.
-        log_length_N: natural logarithm of the length in tokens.
+        log_length_N: natural logarithm of the length.
         quality_N: verified quality.
         prompt_N: integer label of the prompt's group.
         miss: probability that the interval misses, both sides together.

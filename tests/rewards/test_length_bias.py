@@ -226,7 +226,7 @@ def test_an_alarm_without_matched_pairs_is_still_recorded():
     for number in range(16):
         # Quality so fine that no two samples of a prompt are equal in it.
         unique = [
-            Observation(o.family, o.prompt_id, o.reward, o.tokens, o.quality + place * 1e-9)
+            Observation(o.family, o.prompt_id, o.reward, o.length, o.quality + place * 1e-9)
             for place, o in enumerate(batch(rng, number, 0.3))
         ]
         if done := watch.observe(unique):

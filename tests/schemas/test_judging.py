@@ -33,6 +33,8 @@ def test_a_judge_survives_the_pipeline():
         ([*JUDGE, "rewards.model.url=judge:8000"], r"url"),
         ([*JUDGE, "rewards.model.url=http://user:secret@judge"], r"url"),
         ([*JUDGE, "rewards.model.url=http://judge/v1?key=secret"], r"url"),
+        ([*JUDGE, "rewards.model.url=http://judge:99999"], "no request can hold"),
+        ([*JUDGE, "rewards.model.url=http://judge/\u00e9"], "no request can hold"),
         ([*JUDGE, "rewards.model.api_key_variable=sk-123"], r"api_key_variable"),
         ([*JUDGE, "rewards.model.sampling.extra.seed=1"], r"extra sets \['seed'\]"),
         ([*JUDGE, "rewards.model.consistency.values=[0, 0.5, 0.4, 0.8, 1]"], "must ascend"),

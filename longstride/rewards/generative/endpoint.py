@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event, Timer
+from threading import Event, Lock, Timer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -47,6 +47,32 @@ class _Again(Exception):
         self.detail, self.wait = detail, wait
 
 
+class _Outage:
+    """Keeps a batch from waiting for a dead endpoint once for every submission."""
+
+    def __init__(self, failures: int, seconds: float) -> None:
+        self._limit, self._seconds = failures, seconds
+        self._in_a_row, self._until = 0, 0.0
+        self._lock = Lock()
+
+    def check(self) -> None:
+        with self._lock:
+            if time.monotonic() < self._until:
+                raise CallFailed(
+                    "unavailable", f"the last {self._in_a_row} requests stayed unanswered"
+                )
+
+    def failed(self) -> None:
+        with self._lock:
+            self._in_a_row += 1
+            if self._in_a_row >= self._limit:
+                self._until = time.monotonic() + self._seconds
+
+    def answered(self) -> None:
+        with self._lock:
+            self._in_a_row, self._until = 0, 0.0
+
+
 class ChatEndpoint:
     """Asks one model. Methods may be called from several threads.
 
@@ -71,6 +97,7 @@ class ChatEndpoint:
         self._config, self._limits = config, config.limits
         self._before_send = before_send
         self._headers = _headers(config.api_key_variable)
+        self._outage = _Outage(config.limits.outage_failures, config.limits.outage_seconds)
         self._random = random.Random()  # of waits only
 
     def ask(self, text: str, seed: int, end: float) -> Reply:
@@ -85,6 +112,17 @@ class ChatEndpoint:
             CallFailed: `timeout`, `unavailable`, `budget`, or `error` when the server refuses the
                 request itself.
         """
+        self._outage.check()
+        try:
+            reply = self._with_retries(self._payload(text, seed), end)
+        except CallFailed as failure:
+            if failure.reason in ("timeout", "unavailable"):
+                self._outage.failed()
+            raise
+        self._outage.answered()
+        return reply
+
+    def _payload(self, text: str, seed: int) -> bytes:
         sampling = self._config.sampling
         body = {
             **sampling.extra,
@@ -95,7 +133,9 @@ class ChatEndpoint:
             "max_tokens": sampling.max_tokens,
             "seed": seed,
         }
-        payload = json.dumps(body).encode()
+        return json.dumps(body).encode()
+
+    def _with_retries(self, payload: bytes, end: float) -> Reply:
         for attempt in range(self._limits.retries + 1):
             self._before_send()
             try:

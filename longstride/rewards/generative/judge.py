@@ -125,7 +125,7 @@ class ModelJudge:
         scored = [(place, found) for place, found in enumerate(raw) if isinstance(found, Score)]
         adjusted = [
             self._watch.adjust(
-                submissions[place].prompt.family, score.value, submissions[place].tokens
+                submissions[place].prompt.family, score.value, self._length(submissions[place])
             )
             for place, score in scored
         ]
@@ -166,12 +166,36 @@ class ModelJudge:
 
         return swiss(len(candidates), play)
 
-    def observe(self, observations: Sequence[Observation]) -> list[Recalibration]:
+    def observe(
+        self,
+        submissions: Sequence[Submission],
+        judgments: Sequence[Judgment],
+        qualities: Sequence[float | None],
+    ) -> list[Recalibration]:
         """Feed the length watch one generation batch, once; return what it recalibrated.
 
         Every recalibration so far is written into the directory, with before and after.
+
+        Args:
+            submissions: what was judged.
+            judgments: what `judge_all` made of it.
+            qualities: quality by a rule or a person, from 0 to 1; None where there is none.
         """
-        found = self._watch.observe(observations)
+        found = self._watch.observe(
+            [
+                Observation(
+                    family=submission.prompt.family,
+                    prompt_id=submission.prompt.id,
+                    reward=judgment.parts[JUDGED],
+                    length=self._length(submission),
+                    quality=quality,
+                )
+                for submission, judgment, quality in zip(
+                    submissions, judgments, qualities, strict=True
+                )
+                if isinstance(judgment, Score)
+            ]
+        )
         if found:
             record = Recalibrations(recalibrations=self._watch.state.recalibrations)
             write_json(self._directory / RECALIBRATIONS_FILE, record)
@@ -210,6 +234,10 @@ class ModelJudge:
             )
         except CallFailed as failure:
             return failure.judgment()
+
+    def _length(self, submission: Submission) -> int:
+        read = len(submission.answer)
+        return read if self.config.length.of == "answer" else submission.tokens
 
     def _comparison(self, game: tuple[str, str, str]) -> Comparison | NotJudged:
         try:

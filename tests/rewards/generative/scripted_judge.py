@@ -216,14 +216,14 @@ def judging(
 
 
 def submission(
-    answer: str, verifier: str = "consistency", reference: str = REFERENCE, tokens: int = 0
+    answer: str, verifier: str = "consistency", reference: str = REFERENCE, name: str = "p"
 ) -> Submission:
     """An answer to the problem."""
     prompt = RLPrompt(
-        id="p", prompt=PROBLEM, answer=reference, family="primes", verifier=verifier, entry={},
+        id=name, prompt=PROBLEM, answer=reference, family="primes", verifier=verifier, entry={},
         judge="model",
     )  # fmt: skip
-    return Submission(prompt, answer, tokens=tokens or max(1, len(answer) // 4))
+    return Submission(prompt, answer, tokens=len(answer) // 4)
 
 
 def drip(handler: BaseHTTPRequestHandler) -> None:

@@ -1,6 +1,7 @@
 """Every known bias of a judge is neutralised, or detected before it can reward anything."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,9 +26,14 @@ from scripted_judge import (
 )
 
 from longstride.errors import DataError, QualityGateBlocked
-from longstride.rewards.generative.judge import JUDGED, RECALIBRATIONS_FILE, Recalibrations
+from longstride.rewards.generative.judge import (
+    JUDGED,
+    RECALIBRATIONS_FILE,
+    JudgeState,
+    Recalibrations,
+)
 from longstride.rewards.generative.probes import TRICKS, ProbeItem, probe
-from longstride.rewards.length_bias import Observation
+from longstride.rewards.length_bias import Adjustment, Stream, WatchState
 from longstride.rewards.protocol import NotJudged, Score
 
 ITEMS = [
@@ -265,22 +271,19 @@ def test_length_bias_of_a_served_judge_is_noticed_and_taken_out_of_later_scores(
     leaning = by_worth(lambda text: 0.6 * truth(text) + 0.25 * math.log10(len(text) / 10))
     kinds = [(listing(n, "so " * k), n / 11) for n in (3, 6, 9) for k in range(1, 120, 6)]
 
-    def batch(judge, number):
+    def batch(judge):
         drawn = [kinds[place] for place in rng.integers(0, len(kinds), 64)]
-        scores = judge.judge_all([submission(answer) for answer, _ in drawn])
-        seen = [
-            Observation("primes", f"{number}-{n // 8}", s.parts[JUDGED], len(a) // 4, quality)
-            for n, ((a, quality), s) in enumerate(zip(drawn, scores, strict=True))
-        ]
-        return judge.observe(seen), drawn, scores
+        batch = [submission(answer, name=f"{n // 8}") for n, (answer, _) in enumerate(drawn)]
+        scores = judge.judge_all(batch)
+        return judge.observe(batch, scores, [quality for _, quality in drawn]), drawn, scores
 
     def tau(drawn, values):
         pairs = [quality for _, quality in drawn], values
         return scipy.stats.kendalltau(*pairs, variant="c").statistic  # for three levels of truth
 
     with served(leaning) as server, judging(server, tmp_path) as judge:
-        done = [found for number in range(8) for found in batch(judge, number)[0]]
-        _, drawn, scores = batch(judge, 8)
+        done = [found for _ in range(8) for found in batch(judge)[0]]
+        _, drawn, scores = batch(judge)
         state = judge.state()
         paid = server.calls
     assert done[0].observed <= 256
@@ -294,3 +297,17 @@ def test_length_bias_of_a_served_judge_is_noticed_and_taken_out_of_later_scores(
     with judging(server, tmp_path, state) as judge:
         assert judge.judge_all([submission(answer) for answer, _ in drawn]) == scores
     assert server.calls == paid
+
+
+@pytest.mark.parametrize("of", ["answer", "sample"])
+def test_length_is_that_of_the_answer_or_of_the_whole_sample(tmp_path, of):
+    stream = Stream(adjustment=Adjustment(slope=0.1, reference=math.log(100)))
+    state = JudgeState(watch=WatchState(streams={"primes": stream}))
+    answer = listing(6) + " " + "x" * 100
+    whole = replace(submission(answer), tokens=5000)
+    with served(honest) as server, judging(server, tmp_path, state, length={"of": of}) as judge:
+        score = judge.judge(whole)
+    length = {"answer": len(answer), "sample": 5000}[of]
+    assert score.parts["length"] == pytest.approx(-0.1 * math.log(length / 100))
+    assert score.value == pytest.approx(0.5 + score.parts["length"])
+    assert score.parts[JUDGED] == 0.5
