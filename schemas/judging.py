@@ -180,6 +180,8 @@ class LengthWatchConfig(Contract):
 class ProbeConfig(Contract):
     """Padded but worse answers that a healthy judge does not prefer."""
 
+    items: int = Field(default=30, ge=1)
+    """Prompts of each kind of judgment that probes are made of."""
     maximum_preferred: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Largest share of the probes of one kind that the judge may prefer."""
     maximum_unjudged: float = Field(default=0.2, ge=0.0, lt=1.0)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from pydantic import Field
 
 from longstride.errors import QualityGateBlocked
-from longstride.rewards.generative.judge import JUDGED, ModelJudge
+from longstride.rewards.generative.judge import JUDGED, ModelJudge, check_prompt
 from longstride.rewards.protocol import NotJudged, Score, Submission
+from longstride.store.files import write_json
 from schemas.base import Contract
-from schemas.judging import CONSISTENCY, PAIRWISE
+from schemas.judging import CONSISTENCY, MODEL_VERIFIERS, PAIRWISE
 from schemas.rows import RLPrompt
 
 _FILLER = (
@@ -143,6 +145,60 @@ def probe(judge: ModelJudge, items: Sequence[ProbeItem], verifier: str) -> Probe
         maximum_unjudged=judge.config.probe.maximum_unjudged,
         kinds=counts,
     )
+
+
+def items_from_prompts(prompts: Sequence[RLPrompt], limit: int) -> list[ProbeItem]:
+    """Probe items of prompts with references: the next prompt's reference is the worse answer.
+
+    The next one of the same family with another reference, in the order of the prompts, and around
+    the end; prompts without one are left out.
+    """
+    families: dict[str, list[RLPrompt]] = {}
+    for prompt in prompts:
+        families.setdefault(prompt.family, []).append(prompt)
+    found: list[ProbeItem] = []
+    for prompt in prompts:
+        family = families[prompt.family]
+        place = next(n for n, other in enumerate(family) if other is prompt)
+        others = family[place + 1 :] + family[:place]
+        worse = next((o.answer for o in others if o.answer.strip() != prompt.answer.strip()), None)
+        if worse is not None and len(found) < limit:
+            found.append(
+                ProbeItem(
+                    id=prompt.id, problem=prompt.prompt, reference=prompt.answer,
+                    good=prompt.answer, worse=worse,
+                )
+            )  # fmt: skip
+    return found
+
+
+def check_before_rl(
+    judge: ModelJudge, prompts: Sequence[RLPrompt], directory: Path
+) -> list[ProbeReport]:
+    """Probe a judge with the prompts that it will judge; write and return the reports.
+
+    Raises:
+        QualityGateBlocked: it fell for a trick, could not judge, or the prompts give no probes.
+        DataError: a prompt that no model can judge.
+    """
+    reports = []
+    for verifier in MODEL_VERIFIERS:
+        own = [p for p in prompts if p.judge == "model" and p.verifier == verifier]
+        if not own:
+            continue
+        for prompt in own:
+            check_prompt(prompt)
+        items = items_from_prompts(own, judge.config.probe.items)
+        if not items:
+            raise QualityGateBlocked(
+                f"no two {verifier} prompts of one family have different references, so the judge "
+                "cannot be probed; add prompts, or probe it with items of your own"
+            )
+        reports.append(probe(judge, items, verifier))
+        write_json(directory / f"probe-{verifier}.json", reports[-1])
+    for report in reports:
+        report.require_healthy()
+    return reports
 
 
 def wilson_interval(hits: int, trials: int) -> tuple[float, float]:
