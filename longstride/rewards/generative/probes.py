@@ -154,19 +154,23 @@ def items_from_prompts(prompts: Sequence[RLPrompt], limit: int) -> list[ProbeIte
     the end; prompts without one are left out.
     """
     families: dict[str, list[RLPrompt]] = {}
+    places = []
     for prompt in prompts:
-        families.setdefault(prompt.family, []).append(prompt)
+        family = families.setdefault(prompt.family, [])
+        places.append(len(family))
+        family.append(prompt)
     found: list[ProbeItem] = []
-    for prompt in prompts:
+    for prompt, place in zip(prompts, places, strict=True):
+        if len(found) == limit:
+            break
         family = families[prompt.family]
-        place = next(n for n, other in enumerate(family) if other is prompt)
-        others = family[place + 1 :] + family[:place]
-        worse = next((o.answer for o in others if o.answer.strip() != prompt.answer.strip()), None)
-        if worse is not None and len(found) < limit:
+        following = (family[(place + step) % len(family)] for step in range(1, len(family)))
+        worse = next((o for o in following if o.answer.strip() != prompt.answer.strip()), None)
+        if worse is not None:
             found.append(
                 ProbeItem(
                     id=prompt.id, problem=prompt.prompt, reference=prompt.answer,
-                    good=prompt.answer, worse=worse,
+                    good=prompt.answer, worse=worse.answer,
                 )
             )  # fmt: skip
     return found
