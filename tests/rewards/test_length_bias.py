@@ -110,6 +110,8 @@ def test_a_bias_that_begins_late_is_noticed_as_soon():
         if done := watch.observe(batch(rng, number, slope_for(0.6), grades=False)):
             break
     assert done[0].observed <= (40 + 8) * BLOCK
+    # The fit rests on the window that alarmed, which the samples before it would dilute.
+    assert done[0].adjustment.slope == pytest.approx(slope_for(0.6), abs=0.1)
 
 
 def test_brevity_that_pays_is_a_bias_too():

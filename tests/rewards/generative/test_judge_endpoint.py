@@ -196,7 +196,9 @@ def test_a_judge_with_a_key_cannot_be_pickled(monkeypatch):
         pickle.dumps(ChatEndpoint(config("http://judge", **KEYED), lambda: None))
 
 
-@pytest.mark.parametrize("value", [None, "", "  ", CANARY + "\nX-Other: 1", CANARY + "\u2028x"])
+@pytest.mark.parametrize(
+    "value", [None, "", "  ", CANARY + "\nX-Other: 1", CANARY + "\u2028x", CANARY + "\u20ac"]
+)
 def test_a_missing_or_impossible_key_is_refused_by_the_name_of_its_variable(
     tmp_path, monkeypatch, value
 ):
