@@ -158,6 +158,9 @@ class LengthWatchConfig(Contract):
     of: Literal["answer", "sample"] = "answer"
     """Whose length: characters of the answer, which is what the judge reads, or sampled tokens,
     thinking included."""
+    anchor_prompts: int = Field(default=8, ge=0)
+    """Prompts of a generation batch that rules have judged and whose answers the model grades too:
+    only where quality is verified can a bias be told from it."""
     tolerance: float = Field(default=0.1, ge=0.0, lt=1.0)
     """A partial correlation up to this size is let be."""
     false_alarm_rate: float = Field(default=0.01, gt=0.0, lt=0.5)

@@ -201,6 +201,41 @@ class ModelJudge:
             write_json(self._directory / RECALIBRATIONS_FILE, record)
         return found
 
+    def observe_anchors(
+        self, submissions: Sequence[Submission], judgments: Sequence[Judgment]
+    ) -> list[Recalibration]:
+        """Grade answers that rules have judged, and feed the watch with both.
+
+        The first `length.anchor_prompts` prompts with a reference answer and at least two judged
+        answers are taken. Their rewards stay the rule's; shaping does not see them.
+
+        Args:
+            submissions: of one generation batch.
+            judgments: by rules; what is not judged is left out.
+        """
+        groups: dict[str, list[int]] = {}
+        for place, (submission, judgment) in enumerate(zip(submissions, judgments, strict=True)):
+            prompt = submission.prompt
+            if prompt.judge == "rule" and prompt.answer.strip() and isinstance(judgment, Score):
+                groups.setdefault(prompt.id, []).append(place)
+        several = [places for places in groups.values() if len(places) > 1]
+        chosen = [p for places in several[: self.config.length.anchor_prompts] for p in places]
+        if not self.config.length.enabled or not chosen:
+            return []
+        anchors = [
+            replace(one, prompt=one.prompt.model_copy(update={"verifier": CONSISTENCY}))
+            for one in (submissions[place] for place in chosen)
+        ]
+        graded: list[Judgment] = []
+        for found in self._verdicts(anchors):
+            self._asker.counters.judged(found)
+            if isinstance(found, Score):
+                found = replace(found, parts={JUDGED: found.value})
+            graded.append(found)
+        verified = [judgments[place] for place in chosen]
+        qualities = [v.value if isinstance(v, Score) else None for v in verified]
+        return self.observe(anchors, graded, qualities)
+
     def state(self) -> JudgeState:
         """What a resumed round needs to give the same scores."""
         return JudgeState(watch=self._watch.state, moments=self._shaper.moments).model_copy(

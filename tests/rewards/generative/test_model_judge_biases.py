@@ -34,7 +34,7 @@ from longstride.rewards.generative.judge import (
 )
 from longstride.rewards.generative.probes import TRICKS, ProbeItem, probe
 from longstride.rewards.length_bias import Adjustment, Stream, WatchState
-from longstride.rewards.protocol import NotJudged, Score
+from longstride.rewards.protocol import NotJudged, Score, Submission
 
 ITEMS = [
     ProbeItem(id=str(n), problem=PROBLEM, reference=REFERENCE, good=listing(11), worse=listing(n))
@@ -311,3 +311,43 @@ def test_length_is_that_of_the_answer_or_of_the_whole_sample(tmp_path, of):
     assert score.parts["length"] == pytest.approx(-0.1 * math.log(length / 100))
     assert score.value == pytest.approx(0.5 + score.parts["length"])
     assert score.parts[JUDGED] == 0.5
+
+
+def test_answers_that_rules_have_judged_show_the_bias_that_essays_cannot(tmp_path):
+    rng = np.random.default_rng(1)
+    leaning = by_worth(lambda text: 0.6 * truth(text) + 0.25 * math.log10(len(text) / 10))
+
+    def ruled(number):
+        answers = [listing(n, "so " * k) for n, k in rng.integers(1, (10, 120), (8, 2))]
+        made = submission("", "exact_match", name=f"{number}")
+        prompt = made.prompt.model_copy(update={"judge": "rule"})
+        return [Submission(prompt, a) for a in answers], [Score(truth(a), False) for a in answers]
+
+    with served(leaning) as server, judging(server, tmp_path) as judge:
+        done = []
+        for number in range(8):
+            wave = [ruled(f"{number}-{place}") for place in range(8)]
+            subs, scores = ([x for pair in wave for x in pair[side]] for side in (0, 1))
+            done += judge.observe_anchors([*subs, submission("essay")], [*scores, scores[0]])
+        assert judge.state().moments == {}
+        long_essay = judge.judge(replace(submission(listing(9, "so " * 200)), tokens=9))
+    assert {found.reason for found in done} >= {"alarm"}
+    assert long_essay.parts["length"] < -0.05
+    assert all(
+        request["messages"][0]["content"].count("BEGIN ANSWER") for request in server.requests
+    )
+
+
+def test_only_so_many_anchors_are_paid_for(tmp_path):
+    prompt = submission("").prompt.model_copy(update={"judge": "rule"})
+    named = [prompt.model_copy(update={"id": str(n)}) for n in range(5)]
+    subs = [Submission(p, listing(k + 2 * n + 1)) for n, p in enumerate(named) for k in (0, 1)]
+    lone = Submission(prompt.model_copy(update={"id": "lone"}), listing(3))
+    length = {"anchor_prompts": 2}
+    with served(honest) as server, judging(server, tmp_path, length=length) as judge:
+        judge.observe_anchors([lone, *subs], [Score(0.0, False)] * 11)
+        assert server.calls == 4
+        assert judge.state().watch.streams["primes"].observed == 4
+        unjudged = [NotJudged("died", "x")] * 11
+        assert judge.observe_anchors([lone, *subs], unjudged) == []
+        assert server.calls == 4
