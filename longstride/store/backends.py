@@ -256,6 +256,8 @@ class S3Backend:
         return [
             ObjectInfo(key[start:], entry["size"], entry["LastModified"].timestamp())
             for key, entry in sorted(found.items())
+            # Folders that s3fs makes up for prefixes are listed too.
+            if entry["type"] == "file" and "LastModified" in entry
         ]
 
     def delete(self, name: str) -> None:

@@ -22,7 +22,8 @@ _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+,@-]*")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 CONNECT_SECONDS = 10
 READ_SECONDS = 60
-ATTEMPTS = 5
+ATTEMPTS = 2
+"""Of each request by the client library; s3fs repeats every request up to five times above that."""
 
 
 @dataclass(frozen=True)

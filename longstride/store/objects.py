@@ -99,13 +99,10 @@ class ObjectStore:
         """
         if self._conditional is None:
             name = f"{_PROBES}{uuid.uuid4().hex}"
-            try:
-                first = self._backend.create(name, b"1")
-                self._conditional = first and not self._backend.create(name, b"2")
-                if self._conditional and self._backend.read(name) != b"1":
-                    self._conditional = False
-            finally:
-                self._backend.delete(name)
+            self._backend.create(name, b"1")
+            refused = not self._backend.create(name, b"2")
+            self._conditional = refused and self._backend.read(name) == b"1"
+            self._backend.delete(name)
         return self._conditional
 
     def require_exclusive_writes(self) -> None:
@@ -209,7 +206,7 @@ class ObjectStore:
 
     @contextmanager
     def _announced(self, files: Mapping[str, FileRecord]) -> Iterator[None]:
-        """Keep clean-up away from objects that have no record yet."""
+        """Keep clean-up away from objects that have no record yet, for a week if writing fails."""
         key = f"{PENDING}{uuid.uuid4().hex}.json"
         pending = _Pending(
             publisher=self.publisher,
@@ -217,10 +214,8 @@ class ObjectStore:
             digests=sorted({record.sha256 for record in files.values()}),
         )
         self._backend.put(key, _encoded(pending))
-        try:
-            yield
-        finally:
-            self._backend.delete(key)
+        yield
+        self._backend.delete(key)
 
     def withdraw(self, name: str) -> None:
         """Remove a record; its files go with the next clean-up, unless others share them."""
