@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from longstride.cli import commands, conformance
+from longstride.cli import commands, conformance, storage
 from longstride.errors import LongstrideError, UsageError
 from longstride.version import __version__
 
@@ -68,11 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--no-cache", action="store_true", help="run every task even if known")
     _machine_options(run)
+    storage.mirror_options(run)
     run.set_defaults(run=commands.run)
 
     resume = actions.add_parser("resume", help="finish a run that was killed, stopped or blocked")
     _run_argument(resume)
     _machine_options(resume)
+    storage.mirror_options(resume)
     resume.set_defaults(run=commands.resume)
 
     override = actions.add_parser("override", help="let a blocked gate pass, by name and reason")
@@ -100,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     conform.add_argument("--float32", action="store_true", help="in float32 instead of float64")
     conform.add_argument("--json", action="store_true", help="print JSON instead of a table")
     conform.set_defaults(run=conformance.conform)
+
+    storage.add_commands(actions)
 
     runs = actions.add_parser("runs", help="list runs with their states")
     runs.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")
