@@ -9,17 +9,16 @@ import sqlite3
 import sys
 import time
 from datetime import datetime
-from importlib import resources
 from pathlib import Path
 
 from longstride.cli.display import Display
 from longstride.cli.folders import find_run
 from longstride.cli.plan import plan_lines
+from longstride.cli.recipes import open_named_recipe
 from longstride.cli.storage import mirrored, push_finished
 from longstride.cli.summary import summary_lines
 from longstride.errors import PipelineError, UsageError
 from longstride.quality.overrides import record_override
-from longstride.recipe.loading import load_recipe
 from longstride.rollout.vllm_server import interpreter
 from longstride.runner import Event, ExecutorOptions, RunResult, execute, load_ir, read_run
 from longstride.runner import resume as resume_run
@@ -35,13 +34,8 @@ SUCCEEDED = 0
 FAILED = 1
 
 
-def recipe_folder() -> Path:
-    """Folder of the shipped recipes."""
-    return Path(str(resources.files("pipelines"))) / "recipes"
-
-
 def _recipe(arguments: argparse.Namespace) -> Recipe:
-    return load_recipe(arguments.recipe, arguments.overrides, [recipe_folder()])
+    return open_named_recipe(arguments.recipe, arguments.overrides)
 
 
 def check(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from longstride.cli import commands, conformance, storage
+from longstride.cli import commands, conformance, planning, storage
 from longstride.errors import LongstrideError, UsageError
 from longstride.version import __version__
 
@@ -56,6 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     check = _recipe_command(actions, "check", "resolve and validate a recipe, print the plan")
     check.add_argument("--resolved", type=Path, help="write the resolved recipe to this JSON file")
     check.set_defaults(run=commands.check)
+
+    planning.add_command(
+        _recipe_command(actions, "plan", "FLOPs, time and money of a recipe on a number of GPUs")
+    )
 
     compile_ = _recipe_command(actions, "compile", "compile a recipe to KFP v2 IR")
     compile_.add_argument("-o", "--output", type=Path, help="IR file (default: <name>.yaml)")
