@@ -19,10 +19,13 @@ VLLM_READY := $(VLLM_VENV)/.ready
 # TRL and verl are only compared with, so they get an environment of their own too.
 PEERS_VENV ?= .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
+# S3 servers for tests; their packages want versions that the rest does not.
+STORES_VENV ?= .venv-stores
+STORES_READY := $(STORES_VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm test-peers lint format type compile schema \
-  lock clean bench bench-model bench-rl bench-engine bench-memory bench-gpu fp32-head figure2 setup-peers
+  lock clean bench bench-model bench-rl bench-engine bench-memory bench-gpu fp32-head figure2 setup-peers setup-stores
 
 help:  ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,11 +62,18 @@ $(PEERS_READY): infra/peers/requirements.txt | $(READY)
 	$(BIN)/uv pip install --quiet --python $(PEERS_VENV)/bin/python --no-deps verl==0.9.1
 	touch $@
 
+setup-stores: $(STORES_READY)  ## Create the environment with the S3 servers that tests start.
+
+$(STORES_READY): infra/stores.txt | $(READY)
+	test -x $(STORES_VENV)/bin/python || $(PYTHON) -m venv $(STORES_VENV)
+	$(BIN)/uv pip install --quiet --python $(STORES_VENV)/bin/python -r infra/stores.txt
+	touch $@
+
 run: $(READY)  ## Run the whole tiny recipe on this machine; ends with a report.
 	$(BIN)/longstride run $(RECIPE) $(RUN_ARGS)
 
-test: $(READY)  ## Run every test that this machine can.
-	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm and not peers" $(TEST_ARGS)
+test: $(READY) $(STORES_READY)  ## Run every test that this machine can.
+	LONGSTRIDE_STORES_BIN=$(abspath $(STORES_VENV))/bin $(BIN)/python -m pytest -m "not slow and not gpu and not vllm and not peers" $(TEST_ARGS)
 
 test-slow: $(READY)  ## Also the tests that take minutes each (kill and resume of the tiny run).
 	$(BIN)/python -m pytest -m "slow and not gpu and not vllm and not peers" $(TEST_ARGS)

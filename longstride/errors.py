@@ -5,6 +5,8 @@ LongstrideError
 │   └── RecipeError        a recipe names an unknown field, a bad value, or a contradiction
 ├── DataError              an input cannot be used: names the file, the row and the reason
 │   └── CheckpointError    a checkpoint is missing, truncated, or holds non-finite values
+├── StoreError             a place for artifacts cannot be reached, read or written to
+│   └── ConcurrentWrite    somebody else has published other content under the name
 ├── GeneratorError         the sampling server did not start, answer in time, or answer sensibly
 ├── QualityGateBlocked     a gate measured the data and refused it
 ├── GateCouldNotRun        a gate could not measure; never the same thing as a refusal
@@ -34,6 +36,14 @@ class DataError(LongstrideError, ValueError):
 
 class CheckpointError(DataError):
     """A checkpoint is missing, truncated, or does not hold what its manifest says."""
+
+
+class StoreError(LongstrideError, OSError):
+    """Storage failed, not the data in it: credentials, endpoint, bucket, network, a full disk."""
+
+
+class ConcurrentWrite(StoreError):
+    """Another writer has published other content under this name; the message says who."""
 
 
 class GeneratorError(LongstrideError, RuntimeError):

@@ -13,6 +13,9 @@ PRELOAD_VARIABLE = "LONGSTRIDE_PRELOAD"
 """Read by the embedded executor, which imports these modules once a run and not once a task; a
 cluster ignores it."""
 
+CHECKPOINT_STORE_VARIABLE = "LONGSTRIDE_CHECKPOINT_STORE"
+"""Read by `longstride.training.offsite`."""
+
 LIGHT = "longstride.recipe.prerequisites,longstride.data.fingerprints,fsspec"
 DATA = "longstride.data.corpus,longstride.data.sft,longstride.data.stage_rows,reasoning_gym"
 TORCH = (
@@ -29,6 +32,8 @@ def configure(task: Any, resources: Resources, preload: str, display_name: str =
     task.set_memory_request(resources.memory).set_memory_limit(resources.memory)
     task.set_env_variable(PRELOAD_VARIABLE, preload)
     task.set_env_variable("OMP_NUM_THREADS", str(resources.cpu))
+    if resources.checkpoint_store:
+        task.set_env_variable(CHECKPOINT_STORE_VARIABLE, resources.checkpoint_store)
     if resources.gpus:
         task.set_accelerator_type(resources.gpu_type).set_accelerator_limit(resources.gpus)
     if resources.retries:

@@ -77,6 +77,9 @@ class Resources(Contract):
     """Size of a memory-backed /dev/shm, which multi-process data loading needs."""
     secrets: list[SecretReference] = Field(default_factory=list)
     """Secrets as environment variables."""
+    checkpoint_store: str | None = Field(default=None, pattern=r"^(s3://[a-z0-9]|file:///).+$")
+    """Where in-progress checkpoints are copied, s3://bucket/prefix, for a node that replaces this
+    one; null: they are kept on the task's own disk only."""
     retries: int = Field(default=0, ge=0, le=10)
     """Further attempts after a failure."""
     timeout_seconds: int = Field(default=3600, ge=1)
@@ -107,6 +110,17 @@ class StageResources(Contract):
     """CISPO rounds and prompt curation."""
     benchmark: Resources = Field(default_factory=lambda: Resources(cpu=2, memory="3Gi"))
     """Benchmarks."""
+
+    @model_validator(mode="after")
+    def _only_training_has_checkpoints(self) -> Self:
+        for name in ("light", "data", "quality", "benchmark"):
+            uri = getattr(self, name).checkpoint_store
+            if uri is not None:
+                raise ValueError(
+                    f"{name}.checkpoint_store={uri!r} has no effect: only tasks of `training` and "
+                    "`rl` write in-progress checkpoints; set it there"
+                )
+        return self
 
 
 class BenchmarkConfig(Contract):

@@ -9,20 +9,22 @@ import sqlite3
 import sys
 import time
 from datetime import datetime
-from importlib import resources
 from pathlib import Path
 
 from longstride.cli.display import Display
+from longstride.cli.folders import find_run
 from longstride.cli.plan import plan_lines
+from longstride.cli.recipes import open_named_recipe
+from longstride.cli.storage import mirrored, push_finished
 from longstride.cli.summary import summary_lines
 from longstride.errors import PipelineError, UsageError
 from longstride.quality.overrides import record_override
-from longstride.recipe.loading import load_recipe
 from longstride.rollout.vllm_server import interpreter
-from longstride.runner import ExecutorOptions, execute, load_ir, read_run
+from longstride.runner import Event, ExecutorOptions, RunResult, execute, load_ir, read_run
 from longstride.runner import resume as resume_run
 from longstride.runner import stop as stop_run
 from longstride.runner.executor import RUN_FILE
+from longstride.runner.mirror import Mirror
 from longstride.store.files import write_json
 from longstride.version import code_digest
 from schemas.generators import VllmGeneratorConfig
@@ -32,13 +34,8 @@ SUCCEEDED = 0
 FAILED = 1
 
 
-def recipe_folder() -> Path:
-    """Folder of the shipped recipes."""
-    return Path(str(resources.files("pipelines"))) / "recipes"
-
-
 def _recipe(arguments: argparse.Namespace) -> Recipe:
-    return load_recipe(arguments.recipe, arguments.overrides, [recipe_folder()])
+    return open_named_recipe(arguments.recipe, arguments.overrides)
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -82,15 +79,15 @@ def run(arguments: argparse.Namespace) -> int:
         ir = load_ir(ir_path)
     finally:
         ir_path.unlink()
-    with Display(run_dir, sys.stdout) as display:
+    with mirrored(arguments, run_dir) as mirror, Display(run_dir, sys.stdout) as display:
         result = execute(
             ir,
             run_dir,
             {"code_digest": code_digest()},
-            _options(arguments, display, caching=not arguments.no_cache),
+            _options(arguments, display, mirror, caching=not arguments.no_cache),
             run_name=name,
         )
-    return _finish(run_dir, result.state, result.error)
+    return _finish(arguments, run_dir, result)
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -101,9 +98,9 @@ def resume(arguments: argparse.Namespace) -> int:
         # What this code makes must not be cached under the digest of the code that began the run.
         print("the code has changed since this run began: it goes on without the cache")
     caching = unchanged and _began_with_cache(run_dir)
-    with Display(run_dir, sys.stdout) as display:
-        result = resume_run(run_dir, _options(arguments, display, caching))
-    return _finish(run_dir, result.state, result.error)
+    with mirrored(arguments, run_dir) as mirror, Display(run_dir, sys.stdout) as display:
+        result = resume_run(run_dir, _options(arguments, display, mirror, caching))
+    return _finish(arguments, run_dir, result)
 
 
 def override(arguments: argparse.Namespace) -> int:
@@ -151,8 +148,12 @@ def list_runs(arguments: argparse.Namespace) -> int:
 
 
 def _options(
-    arguments: argparse.Namespace, display: Display, caching: bool = True
+    arguments: argparse.Namespace, display: Display, mirror: Mirror | None, caching: bool
 ) -> ExecutorOptions:
+    def listener(event: Event) -> None:
+        display.on_event(event)
+        if mirror is not None:
+            mirror.on_event(event)
 
     secrets: dict[str, dict[str, str]] = {}
     if arguments.secrets:
@@ -165,7 +166,7 @@ def _options(
         gpu_slots=arguments.gpus,
         caching=caching,
         secrets=secrets,
-        listener=display.on_event,
+        listener=listener,
     )
 
 
@@ -176,22 +177,17 @@ def _began_with_cache(run_dir: Path) -> bool:
 
 
 def _run_dir(arguments: argparse.Namespace) -> Path:
-    for candidate in (Path(arguments.run_dir), arguments.runs / arguments.run_dir):
-        if (candidate / "state.sqlite").is_file():
-            return candidate.resolve()
-    raise UsageError(
-        f"there is no run {arguments.run_dir!r} here or in {arguments.runs}; `longstride runs` "
-        "lists what there is"
-    )
+    return find_run(arguments.run_dir, arguments.runs)
 
 
-def _finish(run_dir: Path, state: str, error: str | None) -> int:
+def _finish(arguments: argparse.Namespace, run_dir: Path, result: RunResult) -> int:
     from longstride.report.collect import write_report
 
     try:
         written: str = str(write_report(run_dir, run_dir / "report.html"))
     except PipelineError as problem:
         written = f"not written: {problem}"
-    for line in summary_lines(run_dir, state, error, written):
+    for line in summary_lines(run_dir, result.state, result.error, written):
         print(line)
-    return SUCCEEDED if state == "SUCCEEDED" else FAILED
+    push_finished(arguments, run_dir)
+    return SUCCEEDED if result.state == "SUCCEEDED" else FAILED

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from longstride.cli.commands import recipe_folder
-from longstride.recipe.loading import load_recipe
+from longstride.cli.recipes import open_named_recipe
 from longstride.store.files import read_jsonl
 from schemas.judging import LabelledAnswer
 
@@ -16,7 +15,7 @@ def calibrate_judge(arguments: argparse.Namespace) -> int:
     from longstride.rewards.generative.calibration import calibrate, markdown, write_report
     from longstride.rewards.generative.judge import open_model_judge
 
-    recipe = load_recipe(arguments.recipe, arguments.overrides, [recipe_folder()])
+    recipe = open_named_recipe(arguments.recipe, arguments.overrides)
     rows = list(read_jsonl(arguments.labelled, LabelledAnswer))
     families = {row.family for row in rows}
     with open_model_judge(recipe, arguments.output, families) as judge:

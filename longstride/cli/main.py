@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from longstride.cli import commands, conformance, judging
+from longstride.cli import commands, conformance, judging, planning, storage
 from longstride.errors import LongstrideError, UsageError
 from longstride.version import __version__
 
@@ -57,6 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--resolved", type=Path, help="write the resolved recipe to this JSON file")
     check.set_defaults(run=commands.check)
 
+    planning.add_command(
+        _recipe_command(actions, "plan", "FLOPs, time and money of a recipe on a number of GPUs")
+    )
+
     compile_ = _recipe_command(actions, "compile", "compile a recipe to KFP v2 IR")
     compile_.add_argument("-o", "--output", type=Path, help="IR file (default: <name>.yaml)")
     compile_.set_defaults(run=commands.compile_)
@@ -68,11 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--no-cache", action="store_true", help="run every task even if known")
     _machine_options(run)
+    storage.mirror_options(run)
     run.set_defaults(run=commands.run)
 
     resume = actions.add_parser("resume", help="finish a run that was killed, stopped or blocked")
     _run_argument(resume)
     _machine_options(resume)
+    storage.mirror_options(resume)
     resume.set_defaults(run=commands.resume)
 
     override = actions.add_parser("override", help="let a blocked gate pass, by name and reason")
@@ -101,6 +107,16 @@ def _parser() -> argparse.ArgumentParser:
     conform.add_argument("--json", action="store_true", help="print JSON instead of a table")
     conform.set_defaults(run=conformance.conform)
 
+    _calibration_command(actions)
+    storage.add_commands(actions)
+
+    runs = actions.add_parser("runs", help="list runs with their states")
+    runs.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")
+    runs.set_defaults(run=commands.list_runs)
+    return parser
+
+
+def _calibration_command(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     calibration = actions.add_parser(
         "calibrate-judge", help="compare a recipe's model judge with people's labels"
     )
@@ -112,11 +128,6 @@ def _parser() -> argparse.ArgumentParser:
         help="folder of report and verdicts; verdicts in it are not asked for again",
     )  # fmt: skip
     calibration.set_defaults(run=judging.calibrate_judge)
-
-    runs = actions.add_parser("runs", help="list runs with their states")
-    runs.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")
-    runs.set_defaults(run=commands.list_runs)
-    return parser
 
 
 def _positive(text: str) -> int:

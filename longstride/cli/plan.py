@@ -9,6 +9,7 @@ from longstride.data.traces import TRACE_WRITERS
 from longstride.errors import RecipeError
 from longstride.quality.gate import describe_checks
 from longstride.quality.suites import check_thresholds
+from longstride.recipe.costing import GPUS, Assumptions, plan_costs
 from longstride.recipe.memory import memory_plan
 from longstride.recipe.notices import notices
 from longstride.recipe.sizes import parameter_counts, training_flops
@@ -46,7 +47,7 @@ def plan_lines(recipe: Recipe) -> list[str]:
         f"{'stage':12} {'window':>9} {'tokens':>15} {'steps':>9} {'rate':>10} {'FLOPs':>9}",
     ]
     lines += [_stage_line(*stage) for stage in _stages(recipe)]
-    lines += ["", *_memory_lines(recipe)]
+    lines += [*_cost_lines(recipe), "", *_memory_lines(recipe)]
     windows = recipe.ladder.windows
     lines += [
         "",
@@ -99,6 +100,19 @@ def _stage_line(recipe: Recipe, name: str, window: int, tokens: int, rows: int, 
     steps = math.ceil(tokens / (window * rows))
     flops = training_flops(recipe.model, tokens, window)
     return f"{name:12} {window:9,} {tokens:15,} {steps:9,} {rate:10.2g} {flops:9.2g}"
+
+
+def _cost_lines(recipe: Recipe) -> list[str]:
+    """What RL costs by the default assumptions, for recipes that ask for GPUs."""
+    if not recipe.resources.rl.gpus:
+        return []
+    assumed = Assumptions(GPUS["h800"], 512)
+    costs = [cost for cost in plan_costs(recipe, assumed) if cost.name.startswith("round ")]
+    hours = math.fsum(cost.gpu_hours for cost in costs)
+    return [
+        f"RL cost      {hours:,.0f} H800 hours, {hours * assumed.gpu_hour:,.0f} dollars, if every "
+        "gate opens and samples fill half of the window; longstride plan says more"
+    ]
 
 
 def memory_problems(recipe: Recipe) -> list[str]:

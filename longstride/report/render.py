@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-
 from longstride.report import (
     anchors,
     appendix,
@@ -21,10 +18,10 @@ from longstride.report import (
     states,
     timeline,
 )
-from longstride.report.markup import Safe, join, raw_script, raw_style, tag
+from longstride.report.markup import Safe, join, raw_script, tag
+from longstride.report.page import head
 from longstride.report.record import collected
 from longstride.report.script import SCRIPT
-from longstride.report.style import STYLE
 from longstride.report.tree import build
 from schemas.run import RunRecord
 
@@ -95,22 +92,8 @@ def render_report(record: RunRecord) -> str:
         tag("div", id="tip", role="status"),
         raw_script(SCRIPT),
     )
-    return "<!doctype html>\n" + tag("html", _head(run.name, run.state), body, lang="en") + "\n"
-
-
-def _head(name: str, state: str) -> Safe:
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = (f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-              "base-uri 'none'; form-action 'none'")  # fmt: skip
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{name}: {states.word(state).lower()}"),
-        raw_style(STYLE),
-    )
+    top = head(f"{run.name}: {states.word(run.state).lower()}")
+    return "<!doctype html>\n" + tag("html", top, body, lang="en") + "\n"
 
 
 def _navigation(name: str, state: str) -> Safe:

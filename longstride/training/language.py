@@ -199,7 +199,7 @@ def train_on_ranks(
             parents={"checkpoint": checkpoint.digest, "packed": rows.digest},
             metrics=final | cells(position.observers[CONTEXT], context),
         )
-        resuming.discard(place.directory)
+        resuming.discard(place.directory, place.key)
     ranks.barrier()
     return final
 

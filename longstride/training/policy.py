@@ -121,7 +121,7 @@ def run_round_on_ranks(
     if ranks.first:
         _publish_checkpoint(loop, checkpoint, trained, optimizer_state, final, paths)
         _publish_rollouts(loop, batches, paths.out_rollouts, checkpoint.digest)
-        resuming.discard(place.directory)
+        resuming.discard(place.directory, place.key)
     ranks.barrier()
     return final
 
@@ -157,7 +157,7 @@ def _find(place: Place, store: BatchStore, ranks: Ranks) -> InProgress | None:
     if not ranks.from_first(whole):
         if ranks.first:
             print("the round starts over: batches of its in-progress checkpoint are missing")
-            resuming.discard(place.directory)
+            resuming.discard(place.directory, place.key)
         ranks.barrier()
         return None
     state = RoundState.of(found)

@@ -25,6 +25,7 @@ from longstride.store.artifacts import file_record
 from longstride.store.files import read_json, write_json
 from longstride.store.metrics import METRICS_FILE, MetricsWriter
 from longstride.training.engine import Engine
+from longstride.training.offsite import copies_of
 from longstride.training.ranks import Ranks
 from schemas.artifacts import FileRecord
 from schemas.base import Contract
@@ -125,7 +126,15 @@ def save(
         for other in _checkpoints(directory):
             if other != target:
                 shutil.rmtree(other)
+        copy_offsite(directory, key)
     engine.ranks.barrier()
+
+
+def copy_offsite(directory: Path, key: dict[str, str]) -> None:
+    """Begin to copy the directory to where a machine that replaces this one finds it, if any."""
+    copies = copies_of(key)
+    if copies is not None:
+        copies.put(directory)
 
 
 def find(directory: Path, key: dict[str, str]) -> InProgress | None:
@@ -153,9 +162,18 @@ def find(directory: Path, key: dict[str, str]) -> InProgress | None:
 
 def find_on_ranks(directory: Path, key: dict[str, str], ranks: Ranks) -> InProgress | None:
     """The checkpoint to go on from: the first rank judges, and the others follow. Collective."""
-    found = find(directory, key) if ranks.first else None
+    found = _find_anywhere(directory, key) if ranks.first else None
     exists = bool(ranks.total([float(found is not None)])[0])
     if exists and not ranks.first:
+        found = _find_anywhere(directory, key)
+    return found
+
+
+def _find_anywhere(directory: Path, key: dict[str, str]) -> InProgress | None:
+    """The newest checkpoint on this disk, else the newest copy of one."""
+    found = find(directory, key)
+    copies = copies_of(key)
+    if found is None and copies is not None and copies.restore(directory):
         found = find(directory, key)
     return found
 
@@ -169,8 +187,11 @@ def open_metrics(directory: Path, ranks: Ranks, found: InProgress | None) -> Met
     return MetricsWriter(directory)
 
 
-def discard(directory: Path) -> None:
-    """Remove all in-progress checkpoints of a task."""
+def discard(directory: Path, key: dict[str, str]) -> None:
+    """Remove all in-progress checkpoints of a task, copies included."""
+    copies = copies_of(key)
+    if copies is not None:
+        copies.discard()
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -168,6 +168,8 @@ class RoundLoop:
         self._compare_with_sampler(batch)
         if ranks.first:
             self.store.save(number, "collected", batch)
+            # Samples cost most of a round, so they are copied before the first update.
+            resuming.copy_offsite(self.place.directory, self.place.key)
         return batch
 
     def _compare_with_sampler(self, batch: Batch) -> None:
