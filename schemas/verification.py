@@ -25,18 +25,23 @@ class SandboxConfig(Contract):
     """Time of one run of a program: one test case, one call, or one test command. A program that
     takes longer has failed."""
     memory_mb: int = Field(default=1024, ge=64)
-    """Address space of each process, and size of the private files of all of them, in MiB."""
+    """Address space of each process in MiB."""
     processes: int = Field(default=32, ge=1, le=4096)
     """Processes and threads at the same time."""
     file_mb: int = Field(default=16, ge=1)
-    """Largest file in MiB."""
+    """Largest file in MiB; all files of a program together may be four times as large."""
     output_kb: int = Field(default=256, ge=1)
     """Largest output in KiB; a program that writes more has failed."""
+    site_packages: bool = False
+    """Whether programs may import the packages installed beside Longstride (read-only)."""
 
 
 class JudgingConfig(Contract):
-    """Limits of judging. What they end is "not judged", except that a program's own failures and
-    time-outs in the sandbox are wrong answers."""
+    """Limits of judging.
+
+    What they end is "not judged", except that a program's own failures and time-outs in the
+    sandbox are wrong answers.
+    """
 
     deadline_seconds: float = Field(default=10.0, gt=0.0, le=3600.0)
     """Longest time that a mathematical or logical answer may take; its process is killed then."""

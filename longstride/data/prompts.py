@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import Field
+
 from longstride.data.held_out import benchmark_problems
 from longstride.data.tasks import draw
 from longstride.data.text import order_key, problem_key
@@ -18,8 +20,6 @@ from longstride.store.artifacts import open_artifact, publish
 from longstride.store.files import read_jsonl, write_json, write_jsonl
 from longstride.tokens.chat import render_prompt
 from longstride.tokens.tokenizer import Tokenizer
-from pydantic import Field
-
 from schemas.artifacts import ArtifactManifest
 from schemas.base import Contract
 from schemas.recipe import Recipe

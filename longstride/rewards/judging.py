@@ -5,19 +5,36 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
 from longstride.errors import DataError
+from longstride.rewards.programs import judge_program
 from longstride.rewards.protocol import Judge, Judgment, NotJudged, Score, Submission
-from longstride.rewards.verifiers import ACCEPTED, Verifier, verifier_of
+from longstride.rewards.sandbox.backends import SandboxUnavailable, available
+from longstride.rewards.sandbox.jails import Jails
+from longstride.rewards.software import judge_patch
+from longstride.rewards.verifiers import (
+    ACCEPTED,
+    CODE,
+    SOFTWARE_ENGINEERING,
+    Verifier,
+    verifier_of,
+)
 from longstride.rewards.workers import VerifierProcesses
 from schemas.rows import RLPrompt
 from schemas.verification import JudgingConfig
 
 _MIB = 1 << 20
+
+PROGRAM_JUDGES: dict[str, Callable[[Submission, Jails, JudgingConfig], Judgment]] = {
+    CODE: judge_program,
+    SOFTWARE_ENGINEERING: judge_patch,
+}
+"""Verifiers that run in the sandbox."""
 
 
 class RuleJudge:
@@ -31,6 +48,7 @@ class RuleJudge:
         self.processes = VerifierProcesses(
             config.deadline_seconds, config.workers, config.memory_mb * _MIB
         )
+        self.jails = Jails(config.sandbox)
 
     def __enter__(self) -> Self:
         return self
@@ -39,13 +57,22 @@ class RuleJudge:
         self.close()
 
     def prepare(self, prompts: Iterable[RLPrompt]) -> None:
-        """Start what the first answers to these prompts will need; returns at once."""
+        """Start what the first answers to these prompts will need; returns at once.
+
+        Raises:
+            SandboxUnavailable: Programs are to be judged, and no sandbox is installed.
+        """
         jobs = []
+        programs = False
         for prompt in prompts:
             verifier = verifier_of(prompt)
+            programs |= verifier.where == "sandbox"
             if verifier.package is not None:
                 jobs.append(verifier.package(prompt))
         self.processes.prepare(jobs)
+        if programs:
+            available(self.config.sandbox.backend)
+            self.jails.prepare()
 
     def judge(self, submission: Submission) -> Judgment:
         """Judge one answer."""
@@ -72,6 +99,7 @@ class RuleJudge:
     def close(self) -> None:
         """End every process."""
         self.processes.close()
+        self.jails.close()
 
     def _judge_in(
         self, where: str
@@ -102,7 +130,16 @@ class RuleJudge:
     def _in_sandbox(
         self, submissions: Sequence[Submission], verifiers: Sequence[Verifier]
     ) -> list[Judgment]:
-        return [NotJudged("unavailable", "there is no sandbox") for _ in submissions]
+        judges = [PROGRAM_JUDGES[verifier.name] for verifier in verifiers]
+
+        def one(place: int) -> Judgment:
+            try:
+                return judges[place](submissions[place], self.jails, self.config)
+            except SandboxUnavailable as error:
+                return NotJudged("unavailable", str(error))
+
+        with ThreadPoolExecutor(self.config.sandbox.slots, "sandbox") as slots:
+            return list(slots.map(one, range(len(submissions))))
 
 
 @dataclass(frozen=True)

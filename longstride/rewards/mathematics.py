@@ -39,11 +39,11 @@ def load() -> None:
 
 
 def score(reference: str, answer: str) -> float:
-    """1 when the answer is the reference in another form, else 0.
+    r"""1 when the answer is the reference in another form, else 0.
 
     Args:
         reference: an expression, number, interval or set; LaTeX with or without its dollars.
-        answer: the same, or a sentence that holds one number; `\\boxed{...}` is taken where it is.
+        answer: the same, or a sentence that holds one number; `\boxed{...}` counts where it is.
 
     Raises:
         ValueError: The reference cannot be read.

@@ -137,7 +137,7 @@ def _game_of_life_halting(entry: dict[str, Any], answer: str) -> float:
     return float(said == str(entry["answer"]).strip().lower())
 
 
-_FACTORS = re.compile(r"\s*\d{1,30}(\s*[x×*]\s*\d{1,30})*\s*")
+_FACTORS = re.compile(r"\s*\d{1,30}(\s*[x\u00d7*]\s*\d{1,30})*\s*")
 
 
 def _prime_factorization(entry: dict[str, Any], answer: str) -> float:

@@ -1,4 +1,4 @@
-"""From sampled answers to rewards, a whole wave at once. "Could not be judged" is never reward 0."""
+"""From sampled answers to rewards, wave by wave. "Could not be judged" is never reward 0."""
 
 from __future__ import annotations
 

@@ -159,8 +159,10 @@ class VerifierProcesses:
             worker.give(job, None)
 
     def run(self, jobs: Sequence[Job]) -> list[Judgment]:
-        """Judge all jobs, in their order. Returns within about
-        `len(jobs) / workers` deadlines in the worst case."""
+        """Judge all jobs, in their order.
+
+        In the worst case, when all of them hang, it takes `len(jobs) / workers` deadlines.
+        """
         results: list[Judgment | None] = [None] * len(jobs)
         waiting = deque(range(len(jobs)))
         begun = time.monotonic()

@@ -7,7 +7,6 @@ import pytest
 from training_parts import trained_tokenizer
 
 from longstride.data.tasks import problems
-from longstride.errors import DataError
 from longstride.recipe.loading import load_recipe
 from longstride.rewards.judging import ComposedJudge, RuleJudge
 from longstride.rewards.protocol import Score
