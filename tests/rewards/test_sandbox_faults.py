@@ -39,9 +39,9 @@ ESCAPES = {
     "kills a process outside": f"os.kill({os.getpid()}, 0)",
     "reaches another machine": "socket.create_connection(('192.0.2.1', 80), 1)",
     "resolves a name": "socket.getaddrinfo('localhost', 80) and socket.getaddrinfo('pypi.org', 80)",
-    "becomes root": "os.setuid(0)",
+    "becomes root": "os.setuid(0); os.chroot('/tmp')",
     "mounts": "ctypes.CDLL(None).mount(b't', b'/tmp', b'tmpfs', 0, None) and 1/0",
-    "enters a new user namespace with rights": (
+    "writes with the rights of a new user namespace": (
         "ctypes.CDLL(None).unshare(0x10000000) and 1/0; open('/mine', 'w').write('x')"
     ),
     "traces its supervisor": "ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) and 1/0",
@@ -156,7 +156,8 @@ HOSTILE = {
         "import os, signal, time; os.kill(os.getppid(), 9); time.sleep(600)", {"gone", "timeout"},
     ),
     "overflows the stack": (
-        "import sys; sys.setrecursionlimit(10**9)\ndef f(): f()\nf()", {"exited", "memory", "timeout"},
+        "import sys; sys.setrecursionlimit(10**9)\ndef f(): f()\nf()",
+        {"exited", "memory", "timeout"},
     ),
     "crashes": ("import ctypes; ctypes.string_at(0)", {"exited"}),
 }  # fmt: skip
