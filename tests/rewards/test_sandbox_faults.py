@@ -4,11 +4,11 @@ Each ends within its time, reaches nothing outside, and leaves nothing behind.
 """
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from pathlib import Path
 
@@ -270,16 +270,18 @@ def test_a_jail_that_died_while_it_waited_is_passed_over():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="these tests are run by an ordinary user already")
-def test_all_of_this_holds_for_an_ordinary_user_too(tmp_path):
+def test_all_of_this_holds_for_an_ordinary_user_too():
     # An interpreter in root's home is nothing to others: it is bound to where they may look.
-    place = tmp_path / "python"
-    place.mkdir()
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory.stat().st_uid == 0 and directory != Path("/") and directory != Path("/tmp"):
-            directory.chmod(directory.stat().st_mode | 0o055)
-    executable = Path(os.path.realpath(sys.executable)).relative_to(
-        os.path.realpath(sys.base_prefix)
-    )
+    with tempfile.TemporaryDirectory(prefix="longstride-python-", dir="/tmp") as directory:
+        Path(directory).chmod(0o755)
+        done = run_as_ordinary_user(Path(directory))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+def run_as_ordinary_user(place):
+    base = os.path.realpath(sys.base_prefix)
+    executable = Path(os.path.realpath(sys.executable)).relative_to(base)
     packages = sysconfig.get_paths()["purelib"]
     tests = [str(ROOT / "tests/rewards/test_sandbox_faults.py")]
     tests += [str(ROOT / "tests/rewards/test_forged_passes.py")]
@@ -287,13 +289,11 @@ def test_all_of_this_holds_for_an_ordinary_user_too(tmp_path):
         'mount --bind "$1" "$2" && shift 2 && '
         'exec setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs "$@"'
     )
-    argv = ["unshare", "--mount", "sh", "-c", script, "sh", os.path.realpath(sys.base_prefix)]
+    argv = ["unshare", "--mount", "sh", "-c", script, "sh", base]
     argv += [str(place), str(place / executable), "-B", "-m", "pytest", "-q", "-x"]
     argv += ["-p", "no:cacheprovider", "--rootdir", str(ROOT), *tests]
     environment = {
         "PATH": os.environ["PATH"], "HOME": "/nonexistent", "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{ROOT}:{packages}", ORDINARY: "1", "LD_LIBRARY_PATH": str(place / "lib"),
     }  # fmt: skip
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout and shutil.which("setpriv")
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=500)

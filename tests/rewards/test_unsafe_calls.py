@@ -97,6 +97,9 @@ def test_each_kind_of_unsafe_call_is_seen(line):
     assert problems(ast.parse(line))
 
 
-@pytest.mark.parametrize("line", ["yaml.safe_load(text)", "yaml.load(t, yaml.SafeLoader)", "torch.load(p, weights_only=True)"])
+@pytest.mark.parametrize(
+    "line",
+    ["yaml.safe_load(text)", "yaml.load(t, yaml.SafeLoader)", "torch.load(p, weights_only=True)"],
+)
 def test_the_safe_forms_pass(line):
     assert problems(ast.parse(line)) == []
