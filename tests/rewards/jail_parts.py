@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 def sandbox(backend="auto", **changes):
     """Small limits, and a time limit that no other jail has, by which its processes are found."""
     unique = WALL + (os.getpid() % 100_000 * 1000 + next(_numbers)) / 1e10
-    values = {"backend": backend, "wall_seconds": unique, "warm": 0, "memory_mb": 512}
+    values = {"backend": backend, "wall_seconds": unique, "warm": 0, "memory_mb": 256}
     return SandboxConfig.model_validate({**values, "processes": 24, "file_mb": 2, **changes})
 
 

@@ -66,7 +66,8 @@ FORGED = {
     "reads tests from disk": (
         "import os, re\nfound = ''\nfor r, d, fs in os.walk('/'):\n"
         "    if r.startswith(('/usr', '/python')): d[:] = []; continue\n    for f in fs:\n"
-        "        try: found += open(os.path.join(r, f)).read(1 << 20)\n        except Exception: pass\n"
+        "        try: found += open(os.path.join(r, f)).read(1 << 20)\n"
+        "        except Exception: pass\n"
         "def double(x):\n    m = re.search(r'\\(%d\\) == (\\d+)' % x, found)\n"
         "    return int(m[1]) if m else None\n"
     ),
@@ -176,7 +177,8 @@ def patch(*lines, body=None):
 def on_top(*lines):
     """A diff that puts lines before everything in calc.py."""
     text = "".join(f"+{line}\n" for line in lines)
-    return f"--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,{2 + len(lines)} @@\n{text} def add(a, b):\n     return a - b\n"
+    head = f"--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,{2 + len(lines)} @@\n"
+    return f"{head}{text} def add(a, b):\n     return a - b\n"
 
 
 def new_file(path, *lines):
@@ -184,8 +186,12 @@ def new_file(path, *lines):
     return f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n{text}"
 
 
-EQUAL = ["class E(int):", "    def __eq__(self, o): return True", "    def __ne__(self, o): return False",
-         "    __hash__ = int.__hash__"]  # fmt: skip
+EQUAL = [
+    "class E(int):",
+    "    def __eq__(self, o): return True",
+    "    def __ne__(self, o): return False",
+    "    __hash__ = int.__hash__",
+]
 FORGED_PATCHES = {
     "no diff": "I changed the minus to a plus.",
     "does not fit": patch("    return a + b").replace("a - b", "a * b"),
@@ -213,8 +219,12 @@ FORGED_PATCHES = {
     ),
     "is equal to everything": on_top(*EQUAL).replace("     return a - b\n", "     return a - b\n")
     + "@@ -3,4 +7,4 @@\n \n \n def neg(a):\n-    return -a\n+    return E(a)\n",
-    "returns what is equal to everything": patch(*(f"    {line}" for line in EQUAL), "    return E(0)"),
-    "prints a report": patch("    print('Ran 1 test in 0.000s\\n\\nOK')", "    raise SystemExit(0)"),
+    "returns what is equal to everything": patch(
+        *(f"    {line}" for line in EQUAL), "    return E(0)"
+    ),
+    "prints a report": patch(
+        "    print('Ran 1 test in 0.000s\\n\\nOK')", "    raise SystemExit(0)"
+    ),
     "reads the tests": patch(
         "    import re, sys, os",
         "    t = ''.join(open(f).read() for f in os.listdir() if f.startswith('test_'))",

@@ -148,7 +148,7 @@ HOSTILE = {
     "writes ten megabytes": ("print('x' * 10_000_000)", {"output"}),
     "writes without end": ("while True: print('x' * 1000)", {"output"}),
     "takes all memory": ("x = bytearray(8 << 30)", {"memory"}),
-    "takes memory bit by bit": ("x = []\nwhile True: x.append(bytearray(1 << 20))", {"memory"}),
+    "takes memory bit by bit": ("x = []\nwhile True: x.append(bytearray(1 << 24))", {"memory"}),
     "fills the disk": (DISK, {"exited"}),
     "stops itself": ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", {"timeout"}),
     "kills everybody": ("import os, signal; os.kill(-1, signal.SIGKILL)", {"exited", "gone"}),
