@@ -130,6 +130,8 @@ class Rollout(Contract):
     """Reward by component, before summing."""
     correct: bool | None = None
     """Whether the verifier accepted the answer; null when not judged."""
+    not_judged: str | None = None
+    """Kind of failure that kept it from being judged, for example `timeout`; null when judged."""
     advantage: float | None = None
     """Group-normalised advantage; null when the group was dropped."""
     window: int = Field(ge=1)
@@ -160,6 +162,8 @@ class EvalSample(Contract):
     """Sample index of the problem."""
     correct: bool | None
     """Whether the verifier accepted; null when it could not judge."""
+    not_judged: str | None = None
+    """Kind of failure that kept it from being judged; null when judged."""
     length: int = Field(ge=0)
     """Sampled tokens."""
     finish_reason: FinishReason

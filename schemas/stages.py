@@ -14,6 +14,7 @@ from schemas.data import require_distribution
 from schemas.generators import GeneratorConfig, NativeGeneratorConfig
 from schemas.judging import GenerativeJudgeConfig
 from schemas.rows import Domain
+from schemas.verification import JudgingConfig
 
 
 class OptimizerConfig(Contract):
@@ -286,6 +287,9 @@ class RewardConfig(Contract):
 
     correct: float = Field(default=1.0, gt=0.0)
     """Reward of an answer that the verifier accepts."""
+    partial_credit: bool = False
+    """Whether an answer that a rule scores in part (some of a program's tests) earns that part of
+    `correct`; it is not right all the same. A reward model's score always counts so."""
     well_formed: float = Field(default=0.0, ge=0.0)
     """Reward of exactly one <think>...</think> followed by a non-empty answer."""
     overlong_share: float = Field(default=0.2, ge=0.0, lt=1.0)
@@ -295,10 +299,23 @@ class RewardConfig(Contract):
     repetition_is_overlong: bool = False
     """Whether an answer that the repetition rule stopped gets the whole overlong penalty, however
     short it is; otherwise its length decides, as for any other."""
+    least: float | None = Field(default=None, le=0.0)
+    """A sum of components below this is raised to it; null: never."""
     maximum_unjudged_share: float = Field(default=0.01, ge=0.0, le=1.0)
     """A batch with more unjudged samples is blocked."""
     model: GenerativeJudgeConfig | None = None
     """The model that judges prompts which rules cannot judge; null: there are none."""
+    judging: JudgingConfig = Field(default_factory=JudgingConfig)
+    """Deadlines, processes and the sandbox of verifiers."""
+
+    @model_validator(mode="after")
+    def _the_floor_is_ever_reached(self) -> Self:
+        if self.least is not None and self.least <= -self.overlong:
+            raise ValueError(
+                f"least={self.least:g} is never reached with overlong={self.overlong:g}, the only "
+                "component below 0; raise it, or remove it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _the_penalty_is_ever_paid(self) -> Self:

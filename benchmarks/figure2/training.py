@@ -17,7 +17,8 @@ import torch
 from benchmarks.figure2.problems import marker_tokens, problems
 from benchmarks.figure2.study import Sizes
 from longstride.model.hybrid import HybridModel
-from longstride.rewards.scoring import score_answer
+from longstride.rewards.judging import RuleJudge
+from longstride.rewards.scoring import Sampled, score_answers
 from longstride.rl.objectives import objective_of
 from longstride.rl.reflection import ReflectionMatcher
 from longstride.rollout.native import NativeGenerator
@@ -58,8 +59,15 @@ class Policy:
         self.guard = UpdateGuard(recipe.rl.maximum_bad_updates, None)
         self.window = recipe.ladder.windows[-1]
         # The problems are the same in all runs; the run's seed orders them.
+        self.judge = RuleJudge(recipe.rewards.judging)
         self.collector = Collector(
-            recipe, problems(sizes.prompts, "rl", 0), self.generator, self.tokenizer, self.window, 1
+            recipe,
+            problems(sizes.prompts, "rl", 0),
+            self.generator,
+            self.tokenizer,
+            self.window,
+            1,
+            self.judge,
         )
         self.questions = problems(sizes.held_out, "tuning" if tuning else "held-out", 0)
         self.settings = UpdateSettings(
@@ -121,16 +129,19 @@ class Policy:
         groups = self.generator.generate(prompts, self.sizes.samples, settings, seed=0)
         correct, marked, lengths = [], [], []
         for question, samples in zip(self.questions, groups, strict=True):
-            for sample in samples:
-                score = score_answer(
+            answers = [
+                Sampled(
                     question,
                     self.tokenizer.decode_sample(sample.tokens),
                     sample.finish_reason,
                     len(sample.tokens),
                     self.window,
-                    self.recipe.rewards,
                 )
+                for sample in samples
+            ]
+            for score in score_answers(answers, self.judge, self.recipe.rewards):
                 correct.append(bool(score.correct))
+            for sample in samples:
                 marked.append(bool(self.matcher.find(sample.tokens)))
                 lengths.append(len(sample.tokens))
         return {

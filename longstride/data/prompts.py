@@ -6,11 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import Field
+
 from longstride.data.held_out import benchmark_problems
 from longstride.data.tasks import draw
 from longstride.data.text import order_key, problem_key
 from longstride.errors import DataError
-from longstride.rewards.scoring import score_answer
+from longstride.rewards.judging import open_judge
+from longstride.rewards.protocol import Judge
+from longstride.rewards.scoring import Sampled, score_answers
 from longstride.rollout.protocol import Generator, Progress, SamplingSettings
 from longstride.store.artifacts import open_artifact, publish
 from longstride.store.files import read_jsonl, write_json, write_jsonl
@@ -57,6 +61,8 @@ class CurationSummary(Contract):
     """Candidates dropped, by reason."""
     unjudged_samples: int
     """Samples that no verifier could judge."""
+    not_judged: dict[str, int] = Field(default_factory=dict)
+    """The same by reason, for example `timeout`."""
 
 
 def build_candidates(recipe: Recipe, sft_dir: Path) -> list[RLPrompt]:
@@ -88,6 +94,7 @@ def curate(
     out: Path,
     window: int,
     progress: Progress | None = None,
+    model_judge: Judge | None = None,
 ) -> ArtifactManifest:
     """Measure each candidate's pass rate under the policy and keep those inside the band.
 
@@ -99,25 +106,35 @@ def curate(
     room = recipe.extension[-1].window - max(window, recipe.ladder.windows[-1])
     rendered = [_render(tokenizer, prompt) for prompt in candidates]
     fitting = [i for i, ids in enumerate(rendered) if len(ids) <= room]
-    samples = generator.generate(
-        [rendered[i] for i in fitting],
-        recipe.rl.curation.samples,
-        _settings(recipe, tokenizer, window),
-        recipe.seed,
-        progress,
-    )
+    with open_judge(recipe.rewards.judging, candidates, model_judge) as judge:
+        samples = generator.generate(
+            [rendered[i] for i in fitting],
+            recipe.rl.curation.samples,
+            _settings(recipe, tokenizer, window),
+            recipe.seed,
+            progress,
+        )
+        rewards = score_answers(
+            [
+                Sampled(
+                    candidates[index],
+                    tokenizer.decode_sample(sample.tokens),
+                    sample.finish_reason,
+                    len(sample.tokens),
+                    window,
+                )
+                for index, group in zip(fitting, samples, strict=True)
+                for sample in group
+            ],
+            judge,
+            recipe.rewards,
+        )
     measured: list[RLPrompt] = []
-    unjudged = 0
+    unjudged = Counter(r.not_judged for r in rewards if r.not_judged is not None)
+    left = iter(rewards)
     for index, group in zip(fitting, samples, strict=True):
-        verdicts = [
-            score_answer(
-                candidates[index], tokenizer.decode_sample(sample.tokens), sample.finish_reason,
-                len(sample.tokens), window, recipe.rewards,
-            ).correct
-            for sample in group
-        ]  # fmt: skip
+        verdicts = [next(left).correct for _ in group]
         judged = [verdict for verdict in verdicts if verdict is not None]
-        unjudged += len(verdicts) - len(judged)
         rate = sum(judged) / len(judged) if judged else None
         measured.append(candidates[index].model_copy(update={"pass_rate": rate}))
     too_long = [p for p, ids in zip(candidates, rendered, strict=True) if len(ids) > room]
@@ -148,7 +165,11 @@ def _why_dropped(prompt: RLPrompt, config: CurationConfig) -> str | None:
 
 
 def _publish(
-    recipe: Recipe, measured: list[RLPrompt], too_long: list[RLPrompt], unjudged: int, out: Path
+    recipe: Recipe,
+    measured: list[RLPrompt],
+    too_long: list[RLPrompt],
+    unjudged: Counter[str],
+    out: Path,
 ) -> ArtifactManifest:
     config = recipe.rl.curation
     reasons = {prompt.id: _why_dropped(prompt, config) for prompt in measured}
@@ -181,7 +202,10 @@ def _publish(
 
 
 def _summarise(
-    everyone: list[RLPrompt], kept: list[RLPrompt], dropped: list[DroppedPrompt], unjudged: int
+    everyone: list[RLPrompt],
+    kept: list[RLPrompt],
+    dropped: list[DroppedPrompt],
+    unjudged: Counter[str],
 ) -> CurationSummary:
     cells = Counter(f"{p.family}/{p.level}" for p in everyone)
     kept_cells = Counter(f"{p.family}/{p.level}" for p in kept)
@@ -192,7 +216,8 @@ def _summarise(
         histogram=dict(sorted(rates.items())),
         kept_share={cell: kept_cells[cell] / count for cell, count in sorted(cells.items())},
         dropped=dict(sorted(Counter(d.reason for d in dropped).items())),
-        unjudged_samples=unjudged,
+        unjudged_samples=unjudged.total(),
+        not_judged=dict(sorted(unjudged.items())),
     )
 
 

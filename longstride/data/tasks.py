@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from longstride.data.text import digest, problem_key
 from longstride.errors import DataError, RecipeError
-from longstride.rewards.verifiers import REASONING_GYM, VERIFIERS, accepts
+from longstride.rewards.reasoning import REFUSED_FAMILIES, load
+from longstride.rewards.verifiers import REASONING_GYM, accepts
 from schemas.data import TaskFamily
 from schemas.rows import RLPrompt
 
@@ -26,16 +27,7 @@ SPLIT_BUCKETS: dict[Split, range] = {
     "benchmark": range(15, 20),
 }
 
-UNSAFE_FAMILIES: dict[str, str] = {
-    "game_of_life_halting": "its scorer gives full marks to any text",
-    "prime_factorization": "its scorer raises on answers that are not integers",
-    "graph_color": "it stores no reference answer",
-    "boxnet": "it stores no reference answer",
-    "propositional_logic": "it stores no reference answer",
-    "rush_hour": "it stores no reference answer",
-    "rubiks_cube": "it stores no reference answer",
-    "list_functions": "its problems do not repeat under the same seed",
-}
+UNSAFE_FAMILIES = REFUSED_FAMILIES
 
 _CHUNK = 512
 _DRAWS_PER_PROBLEM = 80
@@ -222,7 +214,7 @@ def check_family(name: str) -> None:
         raise RecipeError(
             f"task family {name!r} is refused: {UNSAFE_FAMILIES[name]}; choose another"
         )
-    VERIFIERS[REASONING_GYM].load()
+    load()
     from reasoning_gym.factory import DATASETS
 
     if name not in DATASETS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +11,9 @@ import numpy as np
 from longstride.data.held_out import benchmark_problems
 from longstride.errors import DataError
 from longstride.evals.intervals import mean_interval
-from longstride.rewards.scoring import score_answer
+from longstride.rewards.judging import open_judge
+from longstride.rewards.protocol import Judge
+from longstride.rewards.scoring import Sampled, score_answers
 from longstride.rewards.verifiers import verifier_of
 from longstride.rollout.protocol import Generator, Progress, Sample, SamplingSettings
 from longstride.store.artifacts import publish
@@ -37,6 +39,7 @@ def run_benchmark(
     out: Path,
     window: int,
     progress: Progress | None = None,
+    model_judge: Judge | None = None,
 ) -> EvalResult:
     """Sample and score the benchmark; write samples, result and manifest.
 
@@ -45,23 +48,20 @@ def run_benchmark(
     """
     out.mkdir(parents=True, exist_ok=True)
     prompts = benchmark_problems(recipe)
-    groups = generator.generate(
-        [render_prompt(tokenizer, [Message(role="user", content=p.prompt)]) for p in prompts],
-        recipe.benchmark.samples_per_problem,
-        SamplingSettings(
-            max_new_tokens=window,
-            temperature=recipe.benchmark.temperature,
-            top_p=recipe.benchmark.top_p,
-            stop_ids=(tokenizer.end_id,),
-        ),
-        recipe.seed + recipe.benchmark.seed_offset,
-        progress,
-    )
-    samples = [
-        _score(recipe, tokenizer, prompt, number, sample, window)
-        for prompt, group in zip(prompts, groups, strict=True)
-        for number, sample in enumerate(group)
-    ]
+    with open_judge(recipe.rewards.judging, prompts, model_judge) as judge:
+        groups = generator.generate(
+            [render_prompt(tokenizer, [Message(role="user", content=p.prompt)]) for p in prompts],
+            recipe.benchmark.samples_per_problem,
+            SamplingSettings(
+                max_new_tokens=window,
+                temperature=recipe.benchmark.temperature,
+                top_p=recipe.benchmark.top_p,
+                stop_ids=(tokenizer.end_id,),
+            ),
+            recipe.seed + recipe.benchmark.seed_offset,
+            progress,
+        )
+        samples = _score(recipe, tokenizer, judge, prompts, groups, window)
     result = _aggregate(recipe, prompts, samples, label, checkpoint_digest, window)
     write_jsonl(out / SAMPLES, samples)
     write_json(out / RESULT, result)
@@ -77,22 +77,40 @@ def run_benchmark(
 
 
 def _score(
-    recipe: Recipe, tokenizer: Tokenizer, prompt: RLPrompt, number: int, sample: Sample, window: int
-) -> EvalSample:
-    text = tokenizer.decode_sample(sample.tokens)
-    score = score_answer(
-        prompt, text, sample.finish_reason, len(sample.tokens), window, recipe.rewards
-    )
-    return EvalSample(
-        prompt_id=prompt.id,
-        family=prompt.family,
-        level=prompt.level,
-        sample=number,
-        correct=score.correct,
-        length=len(sample.tokens),
-        finish_reason=sample.finish_reason,
-        text=text,
-    )
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    judge: Judge,
+    prompts: Sequence[RLPrompt],
+    groups: Sequence[Sequence[Sample]],
+    window: int,
+) -> list[EvalSample]:
+    numbers = [number for group in groups for number in range(len(group))]
+    sampled = [
+        Sampled(
+            prompt,
+            tokenizer.decode_sample(sample.tokens),
+            sample.finish_reason,
+            len(sample.tokens),
+            window,
+        )
+        for prompt, group in zip(prompts, groups, strict=True)
+        for sample in group
+    ]
+    rewards = score_answers(sampled, judge, recipe.rewards)
+    return [
+        EvalSample(
+            prompt_id=one.prompt.id,
+            family=one.prompt.family,
+            level=one.prompt.level,
+            sample=number,
+            correct=reward.correct,
+            not_judged=reward.not_judged,
+            length=one.length,
+            finish_reason=one.finish_reason,
+            text=one.text,
+        )
+        for number, one, reward in zip(numbers, sampled, rewards, strict=True)
+    ]
 
 
 def _aggregate(
@@ -115,8 +133,9 @@ def _aggregate(
             ):
                 cell[sample.prompt_id].append(float(sample.correct))
     if not everything:
+        reasons = dict(Counter(sample.not_judged for sample in samples))
         raise DataError(
-            f"none of the {len(samples)} benchmark samples could be judged; the verifiers failed"
+            f"none of the {len(samples)} benchmark samples could be judged; reasons: {reasons}"
         )
     lengths = [sample.length for sample in samples]
     return EvalResult(

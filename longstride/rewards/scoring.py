@@ -1,17 +1,38 @@
-"""From a sampled answer to its reward. "Could not be judged" is never reward 0."""
+"""From sampled answers to rewards, wave by wave. "Could not be judged" is never reward 0."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from longstride.rewards.verifiers import accepts
+from longstride.errors import DataError
+from longstride.rewards.protocol import Judge, Judgment, NotJudged, Score, Submission
 from longstride.tokens.chat import parse_answer
 from schemas.rows import FinishReason, RLPrompt
 from schemas.stages import RewardConfig
 
+_WRONG = Score(0.0, correct=False)
+
 
 @dataclass(frozen=True)
-class Score:
+class Sampled:
+    """One sampled answer, decoded."""
+
+    prompt: RLPrompt
+    """The problem."""
+    text: str
+    """The decoded sample, with its think tags."""
+    finish_reason: FinishReason
+    """Why sampling ended; an answer that was cut off is wrong."""
+    length: int
+    """Sampled tokens."""
+    window: int
+    """Output window in tokens."""
+
+
+@dataclass(frozen=True)
+class Reward:
     """What one sample earned."""
 
     correct: bool | None
@@ -19,44 +40,77 @@ class Score:
     reward: float | None
     """Sum of `rewards`; None when the answer could not be judged."""
     rewards: dict[str, float] = field(default_factory=dict)
-    """Components: `correct`, `well_formed`, `overlong`; empty when not judged."""
+    """Components: `correct`, `well_formed`, `overlong`, and `floor` where the sum was raised to the
+    recipe's least; empty when not judged."""
+    not_judged: str | None = None
+    """Kind of failure, None when judged."""
 
 
-def score_answer(
-    prompt: RLPrompt,
-    text: str,
-    finish_reason: FinishReason,
-    length: int,
-    window: int,
-    config: RewardConfig,
-) -> Score:
-    """Score a decoded answer.
+def score_answers(samples: Sequence[Sampled], judge: Judge, config: RewardConfig) -> list[Reward]:
+    """Score decoded answers, in their order.
 
     Correct means: it ended by itself, it holds exactly one well-formed <think> block followed by a
-    non-empty answer, and the prompt's verifier accepts that answer.
+    non-empty answer, and the prompt's verifier accepts that answer. Only answers that fulfil the
+    first two reach the judge.
 
-    Args:
-        prompt: the problem.
-        text: the decoded sample, with its think tags.
-        finish_reason: why sampling ended; an answer that was cut off is wrong.
-        length: sampled tokens.
-        window: output window in tokens.
-        config: what the components are worth.
+    Raises:
+        DataError: A prompt names no known verifier, or its entry is not what the verifier needs.
     """
-    parsed = parse_answer(text)
-    finished = finish_reason == "stop" and parsed.well_formed
-    correct = accepts(prompt, parsed.answer.strip()) if finished else False
-    if correct is None:
-        return Score(correct=None, reward=None)
-    penalty = overlong_penalty(length, window, config.overlong_share * window)
-    if config.repetition_is_overlong and finish_reason == "repetition":
+    parsed = [parse_answer(sample.text) for sample in samples]
+    asked = [
+        place
+        for place, sample in enumerate(samples)
+        if sample.finish_reason == "stop" and parsed[place].well_formed
+    ]
+    submissions = [
+        Submission(
+            samples[place].prompt,
+            parsed[place].answer.strip(),
+            samples[place].text,
+            samples[place].length,
+        )
+        for place in asked
+    ]
+    judgments: dict[int, Judgment] = dict(
+        zip(asked, judge.judge_all(submissions) if submissions else [], strict=True)
+    )
+    return [_reward(sample, judgments.get(place), config) for place, sample in enumerate(samples)]
+
+
+def _reward(sample: Sampled, judgment: Judgment | None, config: RewardConfig) -> Reward:
+    """The components of one answer; without a judgment it never qualified for one."""
+    if isinstance(judgment, NotJudged):
+        return Reward(correct=None, reward=None, not_judged=judgment.reason)
+    score = judgment or _WRONG
+    penalty = overlong_penalty(sample.length, sample.window, config.overlong_share * sample.window)
+    if config.repetition_is_overlong and sample.finish_reason == "repetition":
         penalty = -1.0
+    in_part = config.partial_credit or sample.prompt.judge == "model"
+    quality = score.value if in_part else float(score.correct)
     rewards = {
-        "correct": config.correct if correct else 0.0,
-        "well_formed": config.well_formed if finished else 0.0,
+        "correct": config.correct * quality,
+        "well_formed": config.well_formed if judgment is not None else 0.0,
         "overlong": config.overlong * penalty,
     }
-    return Score(correct=correct, reward=sum(rewards.values()), rewards=rewards)
+    total = sum(rewards.values())
+    if config.least is not None and total < config.least:
+        rewards["floor"] = config.least - total
+        total = config.least
+    return Reward(correct=score.correct, reward=total, rewards=rewards)
+
+
+def refuse_non_finite(rewards: Sequence[Reward], samples: Sequence[Sampled], where: str) -> None:
+    """Refuse rewards that no advantage can be made of.
+
+    Raises:
+        DataError: Names the prompt, its components and its verifier.
+    """
+    for reward, sample in zip(rewards, samples, strict=True):
+        if reward.reward is not None and not math.isfinite(reward.reward):
+            raise DataError(
+                f"the reward of prompt {sample.prompt.id!r}, {where}, is {reward.reward} "
+                f"({reward.rewards}); mend the verifier {sample.prompt.verifier!r}"
+            )
 
 
 def overlong_penalty(length: int, window: int, cache: float) -> float:

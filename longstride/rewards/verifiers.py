@@ -1,25 +1,25 @@
-"""Verifiers: whether an answer is right, wrong, or could not be judged."""
+"""Verifiers by name: what scores a kind of answer, and where it runs."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from longstride.errors import DataError
+from longstride.rewards import mathematics, reasoning, rules
+from longstride.rewards.reasoning import FAILURES
+from longstride.rewards.workers import ACCEPTED, Job
 from schemas.rows import RLPrompt
 
 REASONING_GYM = "reasoning_gym"
 EXACT_MATCH = "exact_match"
-ACCEPTED = 1.0
-"""Scorers give partial credit for near misses; only full marks are correct.
+CHOICE = "choice"
+MATH = "math"
+CODE = "code"
+SOFTWARE_ENGINEERING = "software_engineering"
 
-Not a little below: reasoning-gym's spell_backward sums n times 1/n, so that "abcdefx" earns
-0.9999999999999999 where "abcdef" is asked.
-"""
+__all__ = ["ACCEPTED", "VERIFIERS", "Verifier", "accepts", "verifier_of"]
 
 
 @dataclass(frozen=True)
@@ -28,28 +28,41 @@ class Verifier:
 
     name: str
     """Name that prompts refer to."""
-    score: Callable[[RLPrompt, str], float]
-    """(prompt, answer) -> score from 0 to 1."""
-    failures: tuple[type[Exception], ...]
-    """Exceptions that mean "could not be judged"; any other is a defect and propagates."""
     version: Callable[[], str]
     """Version of what scores, for results that are compared later."""
-    load: Callable[[], None]
-    """Do the slow imports now."""
+    where: Literal["here", "process", "sandbox"]
+    """A comparison of texts runs here, what may hang in a process that is killed then, and what
+    runs a model's program in the sandbox."""
+    rule: Callable[[RLPrompt, str], float] | None = None
+    """(prompt, answer) -> score from 0 to 1, for `here`."""
+    job: Callable[[RLPrompt, str], Job] | None = None
+    """(prompt, answer) -> what a verifier process is asked, for `process`."""
+    package: Callable[[RLPrompt], Job] | None = None
+    """What such a process should load ahead for a prompt."""
 
 
 def accepts(prompt: RLPrompt, answer: str) -> bool | None:
-    """Whether the verifier accepts an answer; None when it could not judge.
+    """Whether the verifier accepts an answer that is not a model's; None when it could not judge.
+
+    For references and for wrong answers made from them. Problems that reasoning-gym generated are
+    scored in this process; the rest through a judge with default limits.
 
     Raises:
         DataError: No verifier has the prompt's verifier name.
     """
     verifier = verifier_of(prompt)
-    try:
-        score = verifier.score(prompt, answer)
-    except verifier.failures:
-        return None
-    return bool(score >= ACCEPTED)
+    if verifier.where == "here" and verifier.rule is not None:
+        return verifier.rule(prompt, answer) >= ACCEPTED
+    if verifier.name == REASONING_GYM:
+        try:
+            return reasoning.score(prompt.family, prompt.entry, answer) >= ACCEPTED
+        except FAILURES:
+            return None
+    from longstride.rewards.judging import shared_judge
+    from longstride.rewards.protocol import Score, Submission
+
+    judgment = shared_judge().judge(Submission(prompt, answer))
+    return judgment.correct if isinstance(judgment, Score) else None
 
 
 def verifier_of(prompt: RLPrompt) -> Verifier:
@@ -66,45 +79,37 @@ def verifier_of(prompt: RLPrompt) -> Verifier:
     return verifier
 
 
-def _load_reasoning_gym() -> None:
-    # Some of its dependencies compile with warnings; they are not ours to show.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import reasoning_gym  # noqa: F401
+def _reasoning_job(prompt: RLPrompt, answer: str) -> Job:
+    return {**_reasoning_package(prompt), "entry": prompt.entry, "answer": answer}
 
 
-@lru_cache(maxsize=256)
-def _scorer(family: str) -> Any:
-    _load_reasoning_gym()
-    from reasoning_gym import create_dataset
-
-    return create_dataset(family, seed=0, size=1)
+def _reasoning_package(prompt: RLPrompt) -> dict[str, Any]:
+    return {"kind": REASONING_GYM, "family": prompt.family}
 
 
-def _score_reasoning_gym(prompt: RLPrompt, answer: str) -> float:
-    return float(_scorer(prompt.family).score_answer(answer=answer, entry=prompt.entry))
-
-
-def _score_exact(prompt: RLPrompt, answer: str) -> float:
-    return float(answer.split() == prompt.answer.split())
-
-
-def _reasoning_gym_version() -> str:
-    return f"reasoning-gym {importlib.metadata.version('reasoning-gym')}"
+def _math_job(prompt: RLPrompt, answer: str) -> Job:
+    # A longer answer is wrong whatever it is, and need not be sent.
+    return {
+        "kind": MATH,
+        "reference": prompt.answer,
+        "answer": answer[: mathematics.LONGEST_ANSWER + 1],
+    }
 
 
 VERIFIERS: dict[str, Verifier] = {
-    REASONING_GYM: Verifier(
-        REASONING_GYM,
-        _score_reasoning_gym,
-        # What its scorers raise on input that they do not expect (ArithmeticError holds
-        # ZeroDivisionError, OverflowError and decimal.InvalidOperation).
-        (
-            ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError,
-            SyntaxError, TypeError, ValueError,
+    verifier.name: verifier
+    for verifier in (
+        Verifier(
+            REASONING_GYM, reasoning.version, "process",
+            job=_reasoning_job, package=_reasoning_package,
         ),
-        _reasoning_gym_version,
-        _load_reasoning_gym,
-    ),
-    EXACT_MATCH: Verifier(EXACT_MATCH, _score_exact, (), lambda: "exact_match 1", lambda: None),
+        Verifier(
+            MATH, mathematics.version, "process",
+            job=_math_job, package=lambda prompt: {"kind": MATH},
+        ),
+        Verifier(EXACT_MATCH, lambda: "exact_match 1", "here", rule=rules.exact_match),
+        Verifier(CHOICE, lambda: "choice 1", "here", rule=rules.choice),
+        Verifier(CODE, lambda: "code 1", "sandbox"),
+        Verifier(SOFTWARE_ENGINEERING, lambda: "software_engineering 1", "sandbox"),
+    )
 }  # fmt: skip

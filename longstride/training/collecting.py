@@ -10,7 +10,8 @@ from typing import Any
 
 from longstride.data.curriculum import PromptDraw
 from longstride.errors import DataError
-from longstride.rewards.scoring import score_answer
+from longstride.rewards.protocol import Judge
+from longstride.rewards.scoring import Reward, Sampled, refuse_non_finite, score_answers
 from longstride.rl.advantages import carries_signal, normalise
 from longstride.rollout.protocol import Generator, Sample, SamplingSettings
 from longstride.store.seeds import stream_seed
@@ -92,6 +93,7 @@ class Collector:
     tokenizer: Tokenizer
     window: int
     round_number: int
+    judge: Judge
     retired: frozenset[str] = frozenset()
 
     def collect(
@@ -110,6 +112,9 @@ class Collector:
             number: of the batch within the round.
             begun: the batch as it was after one of its waves, to go on from.
             after_wave: called with the batch after each wave.
+
+        Raises:
+            UnusableRewards: A reward is not finite.
         """
         rl = self.recipe.rl
         batch = begun or Batch()
@@ -143,7 +148,7 @@ class Collector:
         rendered = [
             render_prompt(self.tokenizer, [Message(role="user", content=p.prompt)]) for p in chosen
         ]
-        groups: list[list[Rollout]] = [[] for _ in chosen]
+        drawn: list[list[Sample]] = [[] for _ in chosen]
         for window in sorted(set(windows)):
             places = [place for place, own in enumerate(windows) if own == window]
             names = ("rl", self.round_number, number, "samples", batch.waves, window)
@@ -154,52 +159,81 @@ class Collector:
                 stream_seed(self.recipe.seed, *names),
             )
             for place, samples in zip(places, sampled, strict=True):
-                groups[place] = [
-                    self._judge(
-                        chosen[place], rendered[place], sample, window,
-                        group=batch.groups + place, sample_number=index, batch_number=number,
-                    )
-                    for index, sample in enumerate(samples)
-                ]  # fmt: skip
-        return groups
+                drawn[place] = list(samples)
+        return self._judge(chosen, rendered, drawn, windows, number, batch.groups)
 
     def _judge(
         self,
-        prompt: RLPrompt,
-        prompt_tokens: list[int],
-        sample: Sample,
-        window: int,
-        *,
-        group: int,
-        sample_number: int,
-        batch_number: int,
-    ) -> Rollout:
-        text = self.tokenizer.decode_sample(sample.tokens)
-        score = score_answer(
-            prompt, text, sample.finish_reason, len(sample.tokens), window, self.recipe.rewards
-        )
-        if score.reward is not None and not math.isfinite(score.reward):
-            raise DataError(
-                f"the reward of prompt {prompt.id!r}, batch {batch_number}, sample {sample_number} "
-                f"is {score.reward} ({score.rewards}); mend the verifier {prompt.verifier!r}"
+        chosen: Sequence[RLPrompt],
+        rendered: Sequence[list[int]],
+        drawn: Sequence[Sequence[Sample]],
+        windows: Sequence[int],
+        number: int,
+        first_group: int,
+    ) -> list[list[Rollout]]:
+        """Judge the samples of all prompts together."""
+        wave = [
+            Sampled(
+                prompt,
+                self.tokenizer.decode_sample(sample.tokens),
+                sample.finish_reason,
+                len(sample.tokens),
+                window,
             )
-        return Rollout(
-            prompt_id=prompt.id,
-            family=prompt.family,
-            group=group,
-            sample=sample_number,
-            batch=batch_number,
-            prompt_tokens=prompt_tokens,
-            tokens=sample.tokens,
-            logprobs=[value if math.isfinite(value) else None for value in sample.logprobs],
-            text=text,
-            finish_reason=sample.finish_reason,
-            reward=score.reward,
-            rewards=score.rewards,
-            correct=score.correct,
-            window=window,
-            policy_version=sample.policy_version,
-        )
+            for prompt, samples, window in zip(chosen, drawn, windows, strict=True)
+            for sample in samples
+        ]
+        rewards = score_answers(wave, self.judge, self.recipe.rewards)
+        left = iter(zip(wave, rewards, strict=True))
+        groups = [
+            [
+                _rollout(rendered[place], sample, *next(left), (first_group + place, index, number))
+                for index, sample in enumerate(drawn[place])
+            ]
+            for place in range(len(chosen))
+        ]
+        try:
+            refuse_non_finite(rewards, wave, f"batch {number}")
+        except DataError as error:
+            raise UnusableRewards(str(error), [r for group in groups for r in group]) from error
+        return groups
+
+
+class UnusableRewards(DataError):
+    """A reward is not finite. Holds the wave, in which such rewards are left out."""
+
+    def __init__(self, message: str, rollouts: list[Rollout]) -> None:
+        super().__init__(message)
+        self.rollouts = rollouts
+
+
+def _rollout(
+    prompt_tokens: list[int],
+    sample: Sample,
+    sampled: Sampled,
+    reward: Reward,
+    place: tuple[int, int, int],
+) -> Rollout:
+    """The record of a judged sample; `place` is its group, number in the group, and batch."""
+    finite = reward.reward is None or math.isfinite(reward.reward)
+    return Rollout(
+        prompt_id=sampled.prompt.id,
+        family=sampled.prompt.family,
+        group=place[0],
+        sample=place[1],
+        batch=place[2],
+        prompt_tokens=prompt_tokens,
+        tokens=sample.tokens,
+        logprobs=[value if math.isfinite(value) else None for value in sample.logprobs],
+        text=sampled.text,
+        finish_reason=sample.finish_reason,
+        reward=reward.reward if finite else None,
+        rewards=reward.rewards if finite else {},
+        correct=reward.correct,
+        not_judged=reward.not_judged,
+        window=sampled.window,
+        policy_version=sample.policy_version,
+    )
 
 
 def assign_advantages(batch: Batch, config: AdvantageConfig) -> None:

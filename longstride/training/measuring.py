@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -52,6 +53,7 @@ def batch_metrics(rollouts: Sequence[Rollout], window: int) -> dict[str, float]:
         "rl/repetition_share": _share(rollouts, "repetition"),
         "rl/unjudged_share": 1.0 - len(judged) / len(rollouts),
         "rl/tokens/generated": float(sum(lengths)),
+        **_not_judged(rollouts),
     }
     for percent in (50, 90, 99):
         values[f"rl/length/p{percent}"] = length_percentile(rollouts, percent)
@@ -118,6 +120,12 @@ def round_facts(first: Sequence[Rollout], last: Sequence[Rollout], window: int) 
 
 def _at_window(rollouts: Sequence[Rollout], window: int) -> Sequence[Rollout]:
     return [rollout for rollout in rollouts if rollout.window == window] or rollouts
+
+
+def _not_judged(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Samples that were not judged, by reason; none for reasons that did not occur."""
+    reasons = Counter(rollout.not_judged for rollout in rollouts if rollout.not_judged is not None)
+    return {f"rl/not_judged/{reason}": float(count) for reason, count in sorted(reasons.items())}
 
 
 def _share(rollouts: Sequence[Rollout], reason: str) -> float:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from longstride.model.hybrid import HybridModel
 from longstride.recipe.notices import notices
+from longstride.rewards.judging import open_judge
+from longstride.rewards.protocol import Judge
 from longstride.rl.objectives import objective_of
 from longstride.rl.reflection import ReflectionMatcher
 from longstride.rollout.opening import open_generator
@@ -100,6 +102,7 @@ def run_round_on_ranks(
     place = _place(recipe, number, paths, checkpoint)
     store = BatchStore(place.directory / "batches" if ranks.first else None, place.key)
     found = _find(place, store, ranks)
+    prompts = list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt))
     model = checkpoint.model.float()
     if found is not None:
         model.load_state_dict(found.weights())
@@ -109,8 +112,12 @@ def run_round_on_ranks(
     with (
         resuming.open_metrics(paths.metrics, ranks, found) as writer,
         open_generator(recipe, engine.sampling_model(), paths.metrics) as generator,
+        # Before the first samples: the verifiers load while they are drawn.
+        open_judge(recipe.rewards.judging, prompts if ranks.first else ()) as judge,
     ):
-        loop = _loop(recipe, number, paths, state, engine, generator, writer, place, store)
+        loop = _loop(
+            recipe, number, paths, state, engine, generator, writer, place, store, prompts, judge
+        )
         for notice in notices(recipe) if ranks.first else ():
             print(f"notice: {notice}")
         if found is not None:
@@ -177,6 +184,8 @@ def _loop(
     writer: MetricsWriter,
     place: Place,
     store: BatchStore,
+    prompts: Sequence[RLPrompt],
+    judge: Judge,
 ) -> RoundLoop:
     history_path = paths.checkpoint / HISTORY_FILE
     history = read_json(history_path, PassHistory) if history_path.is_file() else PassHistory()
@@ -192,11 +201,12 @@ def _loop(
     )
     collector = Collector(
         recipe,
-        list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt)),
+        prompts,
         generator,
         tokenizer,
         ladder.window,
         number,
+        judge,
         frozenset(history.retired(recipe.rl.curriculum)),
     )
     return RoundLoop(

@@ -19,7 +19,13 @@ from longstride.store.progress import Progress
 from longstride.store.seeds import stream_seed
 from longstride.training import resuming
 from longstride.training.batches import BatchStore, State
-from longstride.training.collecting import Batch, Collector, batch_from_json, batch_to_json
+from longstride.training.collecting import (
+    Batch,
+    Collector,
+    UnusableRewards,
+    batch_from_json,
+    batch_to_json,
+)
 from longstride.training.engine import Engine
 from longstride.training.guarding import UpdateGuard
 from longstride.training.loop import Place
@@ -156,11 +162,15 @@ class RoundLoop:
         batch = Batch()
         if ranks.first:
             synced = self.generator.sync(model, self.state.step)
-            batch = self.collector.collect(
-                number,
-                self.store.load(number, "begun"),
-                lambda begun: self.store.save(number, "begun", begun),
-            )
+            try:
+                batch = self.collector.collect(
+                    number,
+                    self.store.load(number, "begun"),
+                    lambda begun: self.store.save(number, "begun", begun),
+                )
+            except UnusableRewards as error:
+                saved = self.guard.save(self.state.step, str(error), error.rollouts)
+                raise DataError(f"{error}{saved}") from error
             batch.facts["rollout/sync/seconds"] = synced.seconds
             batch.facts["rollout/sync/probe_difference"] = synced.probe_difference
         if ranks.count > 1:

@@ -1,7 +1,7 @@
 import pytest
 
 from longstride.errors import DataError
-from longstride.rewards.verifiers import VERIFIERS, accepts, verifier_of
+from longstride.rewards.verifiers import accepts, verifier_of
 from schemas.rows import RLPrompt
 
 
@@ -19,18 +19,37 @@ def test_an_unknown_verifier_is_named_with_the_prompt():
         accepts(prompt("oracle"), "x")
 
 
-def test_an_error_outside_the_verifiers_list_propagates(monkeypatch):
-    def fail(prompt, answer):
-        raise MemoryError
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("B", True),
+        ("b", True),
+        ("(B)", True),
+        ("B) nine", True),
+        ("nine", True),
+        ("Nine.", True),
+        ("The answer is B", True),
+        ("answer: (b)", True),
+        ("A", False),
+        ("A or B", False),
+        ("B) eight", False),
+        ("A B C D", False),
+        ("eight", False),
+        ("", False),
+        ("Z", False),
+    ],
+)
+@pytest.mark.parametrize("reference", ["B", "nine"])
+def test_a_choice_is_named_by_its_letter_or_its_content_and_by_one_only(answer, right, reference):
+    choices = {"choices": ["eight", "nine", "ten", "a dozen"]}
+    one = prompt("choice", reference).model_copy(update={"entry": choices})
+    assert accepts(one, answer) is right
 
-    broken = VERIFIERS["exact_match"]
-    monkeypatch.setitem(
-        VERIFIERS,
-        "exact_match",
-        type(broken)("exact_match", fail, (ValueError,), str, lambda: None),
-    )
-    with pytest.raises(MemoryError):
-        accepts(prompt(), "x")
+
+@pytest.mark.parametrize("entry", [{}, {"choices": ["one"]}, {"choices": ["x", "X", "a b"]}])
+def test_a_choice_without_proper_options_is_a_fault_of_the_data(entry):
+    with pytest.raises(DataError, match="p7"):
+        accepts(prompt("choice").model_copy(update={"entry": entry}), "A")
 
 
 def test_versions_name_the_package_that_scores():

@@ -7,16 +7,22 @@ import pytest
 from training_parts import trained_tokenizer
 
 from longstride.data.tasks import problems
-from longstride.errors import DataError
 from longstride.recipe.loading import load_recipe
-from longstride.rewards.scoring import Score
+from longstride.rewards.judging import ComposedJudge, RuleJudge
+from longstride.rewards.protocol import Score
 from longstride.rollout.protocol import Sample
 from longstride.tokens.chat import render_prompt
-from longstride.training import collecting
-from longstride.training.collecting import Batch, Collector, batch_from_json, batch_to_json
+from longstride.training.collecting import (
+    Batch,
+    Collector,
+    UnusableRewards,
+    batch_from_json,
+    batch_to_json,
+)
 from schemas.algorithms import AdvantageConfig
 from schemas.curriculum import CurriculumConfig
 from schemas.rows import Message
+from schemas.verification import JudgingConfig
 
 RECIPES = Path(__file__).parents[2] / "pipelines" / "recipes"
 
@@ -63,10 +69,20 @@ def prompts(recipe):
     return problems(recipe.tasks[0], 0, 30, seed=1, split="rl")
 
 
-def collect(recipe, prompts, right, **options):
+JUDGE = RuleJudge(JudgingConfig())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def verifier_processes():
+    yield
+    JUDGE.close()
+
+
+def collect(recipe, prompts, right, judge=None, **options):
     tokenizer = trained_tokenizer()
     policy = ScriptedPolicy(tokenizer, prompts, right)
-    return Collector(recipe, prompts, policy, tokenizer, 40, 1).collect(0, **options), policy
+    collector = Collector(recipe, prompts, policy, tokenizer, 40, 1, judge or JUDGE)
+    return collector.collect(0, **options), policy
 
 
 def test_a_batch_holds_exactly_the_groups_asked_for_when_all_carry_signal(recipe, prompts):
@@ -168,16 +184,29 @@ def test_answers_of_a_family_with_a_window_of_its_own_are_sampled_under_it(recip
     tokenizer = trained_tokenizer()
     policy = Watched(tokenizer, prompts, lambda prompt, n: n == 0)
     changed = recipe.model_copy(update={"rl": rl})
-    batch = Collector(changed, prompts, policy, tokenizer, 40, 1).collect(0)
+    batch = Collector(changed, prompts, policy, tokenizer, 40, 1, JUDGE).collect(0)
     assert windows == [12]
     assert {rollout.window for rollout in batch.kept} == {12}
 
 
-def test_a_reward_that_is_not_finite_is_refused_by_name(recipe, prompts, monkeypatch):
-    broken = Score(correct=True, reward=float("nan"), rewards={"correct": float("nan")})
-    monkeypatch.setattr(collecting, "score_answer", lambda *args: broken)
-    with pytest.raises(DataError, match=r"reward of prompt .* is nan .* mend the verifier"):
-        collect(recipe, prompts, lambda prompt, n: n == 0)
+class Broken:
+    """A reward model that gives no number, to prompts that ask for one."""
+
+    def judge_all(self, submissions):
+        return [Score(float("nan"), correct=True) for _ in submissions]
+
+
+def test_a_reward_that_is_not_finite_is_refused_by_name_and_its_wave_is_kept(recipe, prompts):
+    asked = [prompt.model_copy(update={"judge": "model"}) for prompt in prompts]
+    rl = recipe.rl.model_copy(
+        update={"curriculum": CurriculumConfig(model_judged={"first_round": 1})}
+    )
+    judge = ComposedJudge(JUDGE, Broken())
+    mixed = recipe.model_copy(update={"rl": rl})
+    with pytest.raises(UnusableRewards, match=r"reward of prompt .* is nan .* mend the verif") as e:
+        collect(mixed, [*prompts, *asked], lambda prompt, n: n == 0, judge)
+    assert len(e.value.rollouts) == 24
+    assert any(rollout.reward is None for rollout in e.value.rollouts)
 
 
 def test_an_empty_batch_survives_its_file():

@@ -1,0 +1,1 @@
+"""The jail of programs that a model wrote: what builds it, its limits, and those that wait."""

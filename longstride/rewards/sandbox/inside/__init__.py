@@ -1,0 +1,1 @@
+"""Scripts that run in the jail, on the standard library alone."""

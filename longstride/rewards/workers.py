@@ -1,0 +1,279 @@
+"""Verifiers that may hang, in processes that are killed when they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import longstride
+from longstride.rewards.protocol import Judgment, NotJudged, Score
+
+START_SECONDS = 120.0
+"""Longest time that loading a verifier's package may take, on a busy machine."""
+_GROW_AFTER_SECONDS = 0.5
+_READ_BYTES = 1 << 16
+_BETWEEN_EOF_AND_END_SECONDS = 0.2
+_LONGEST_REPLY = 1 << 16
+ACCEPTED = 1.0
+"""Scorers give partial credit for near misses; only full marks are correct.
+
+Not a little below: reasoning-gym's spell_backward sums n times 1/n, so that "abcdefx" earns
+0.9999999999999999 where "abcdef" is asked.
+"""
+
+Job = dict[str, Any]
+
+
+def _package(job: Job) -> str:
+    return f"{job['kind']}/{job.get('family', '')}"
+
+
+class _Worker:
+    """One child process, idle or with one job."""
+
+    def __init__(self, memory: int, deadline: float) -> None:
+        root = str(Path(longstride.__file__).parents[1])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "longstride.rewards.worker_main", str(os.getpid()), str(memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.input = self.process.stdin.fileno()
+        self.output = self.process.stdout.fileno()
+        os.set_blocking(self.input, False)
+        os.set_blocking(self.output, False)
+        self.deadline_seconds = deadline
+        self.place: int | None = None
+        self.loading = 0
+        self.due = 0.0
+        self._unsent = b""
+        self._unread = b""
+        self._loaded: set[str] = set()
+
+    @property
+    def free(self) -> bool:
+        """Whether it can take a job at once."""
+        return self.place is None and not self.loading and not self._unsent
+
+    @property
+    def sending(self) -> bool:
+        """Whether part of a job is not yet in the pipe."""
+        return bool(self._unsent)
+
+    def give(self, job: Job, place: int | None) -> None:
+        """Hand it a job, or only its package to load when `place` is None."""
+        self._unsent += json.dumps(job).encode() + b"\n"
+        self.place = place
+        self.loading += 1
+        known = _package(job) in self._loaded
+        self._loaded.add(_package(job))
+        self.due = time.monotonic() + (self.deadline_seconds if known else START_SECONDS)
+        self.send()
+
+    def send(self) -> None:
+        """Write what the pipe takes. Raises OSError when the process is gone."""
+        while self._unsent:
+            try:
+                written = os.write(self.input, self._unsent)
+            except BlockingIOError:
+                return
+            self._unsent = self._unsent[written:]
+
+    def replies(self) -> Iterable[dict[str, Any]]:
+        """What it said since. Raises EOFError when the process is gone or says too much."""
+        while True:
+            try:
+                data = os.read(self.output, _READ_BYTES)
+            except BlockingIOError:
+                break
+            if not data or len(self._unread) > _LONGEST_REPLY:
+                raise EOFError
+            self._unread += data
+        *lines, self._unread = self._unread.split(b"\n")
+        for line in lines:
+            reply: dict[str, Any] = json.loads(line)
+            if "started" in reply or "unavailable" in reply:
+                self.loading -= 1
+                if not self.loading:
+                    self.due = time.monotonic() + self.deadline_seconds
+            yield reply
+
+    def kill(self, *, gone: bool = False) -> int | None:
+        """End it at once. Returns the exit code that it had, None when it was running."""
+        try:
+            code: int | None = self.process.wait(_BETWEEN_EOF_AND_END_SECONDS if gone else 0)
+        except subprocess.TimeoutExpired:
+            code = None
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+        return code
+
+
+class VerifierProcesses:
+    """Up to `workers` processes, each with at most one job, which it must finish by a deadline.
+
+    The first process starts with the first job (or `prepare`); others join when jobs have waited
+    half a second, so that a job that hangs holds up none of the rest.
+
+    Attributes:
+        started: processes started so far.
+        killed: of them, how many a deadline ended.
+    """
+
+    def __init__(self, deadline_seconds: float, workers: int, memory_bytes: int) -> None:
+        self.deadline_seconds = deadline_seconds
+        self.workers = workers
+        self.memory_bytes = memory_bytes
+        self.started = 0
+        self.killed = 0
+        self._pool: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self, jobs: Iterable[Job]) -> None:
+        """Start a process that loads the packages of these kinds of jobs; does not wait for it."""
+        wanted = {_package(job): job for job in jobs}
+        if not wanted or self._pool:
+            return
+        worker = self._start()
+        for job in wanted.values():
+            worker.give(job, None)
+
+    def run(self, jobs: Sequence[Job]) -> list[Judgment]:
+        """Judge all jobs, in their order.
+
+        In the worst case, when all of them hang, it takes `len(jobs) / workers` deadlines.
+        """
+        results: list[Judgment | None] = [None] * len(jobs)
+        waiting = deque(range(len(jobs)))
+        begun = time.monotonic()
+        while waiting or any(worker.place is not None for worker in self._pool):
+            self._assign(jobs, waiting, results, begun)
+            busy = [w for w in self._pool if w.place is not None or w.loading]
+            self._wait(busy, bool(waiting))
+            for worker in busy:
+                self._follow(worker, results)
+        found = [result for result in results if result is not None]
+        assert len(found) == len(jobs)
+        return found
+
+    def close(self) -> None:
+        """End every process."""
+        for worker in self._pool:
+            worker.kill()
+        self._pool.clear()
+
+    def _start(self) -> _Worker:
+        worker = _Worker(self.memory_bytes, self.deadline_seconds)
+        self._pool.append(worker)
+        self.started += 1
+        return worker
+
+    def _assign(
+        self,
+        jobs: Sequence[Job],
+        waiting: deque[int],
+        results: list[Judgment | None],
+        begun: float,
+    ) -> None:
+        while waiting:
+            free = next((worker for worker in self._pool if worker.free), None)
+            if free is None and self._may_start(begun):
+                try:
+                    free = self._start()
+                except OSError as error:
+                    if not self._pool:
+                        results[waiting.popleft()] = NotJudged(
+                            "unavailable", f"no verifier process could be started: {error}"
+                        )
+                        continue
+            if free is None:
+                return
+            place = waiting.popleft()
+            try:
+                free.give(jobs[place], place)
+            except OSError:
+                # It died while idle: nothing of this job has been looked at.
+                self._pool.remove(free)
+                free.kill()
+                waiting.appendleft(place)
+
+    def _may_start(self, begun: float) -> bool:
+        if not self._pool:
+            return True
+        return len(self._pool) < self.workers and time.monotonic() - begun >= _GROW_AFTER_SECONDS
+
+    def _wait(self, busy: Sequence[_Worker], more: bool) -> None:
+        if not busy:
+            return
+        due = min(worker.due for worker in busy) - time.monotonic()
+        if more and len(self._pool) < self.workers:
+            due = min(due, _GROW_AFTER_SECONDS)
+        with selectors.DefaultSelector() as selector:
+            for worker in busy:
+                selector.register(worker.output, selectors.EVENT_READ)
+                if worker.sending:
+                    selector.register(worker.input, selectors.EVENT_WRITE)
+            selector.select(max(0.0, due))
+
+    def _follow(self, worker: _Worker, results: list[Judgment | None]) -> None:
+        """Take what a worker says; kill it when it is late, and forget it when it is gone."""
+        try:
+            worker.send()
+            for reply in worker.replies():
+                judgment = _judgment(reply)
+                if judgment is not None and worker.place is not None:
+                    results[worker.place] = judgment
+                    worker.place = None
+        except (OSError, EOFError):
+            self._retire(worker, results, "died")
+            return
+        if (worker.place is not None or worker.loading) and time.monotonic() >= worker.due:
+            self.killed += 1
+            self._retire(worker, results, "timeout")
+
+    def _retire(self, worker: _Worker, results: list[Judgment | None], why: str) -> None:
+        self._pool.remove(worker)
+        loading = worker.loading
+        code = worker.kill(gone=why == "died")
+        if worker.place is None:
+            return
+        if why == "timeout" and loading:
+            judgment = NotJudged("unavailable", f"its verifier was not loaded in {START_SECONDS} s")
+        elif why == "timeout":
+            judgment = NotJudged("timeout", f"killed after {self.deadline_seconds:g} s")
+        else:
+            judgment = NotJudged("died", f"the verifier's process ended with code {code}")
+        results[worker.place] = judgment
+
+
+def _judgment(reply: dict[str, Any]) -> Judgment | None:
+    if "score" in reply:
+        value = min(1.0, max(0.0, float(reply["score"])))
+        if value != value:
+            return NotJudged("error", "the verifier's score is not a number")
+        return Score(value, correct=float(reply["score"]) >= ACCEPTED)
+    if "error" in reply:
+        return NotJudged("error", f"the verifier raised {reply['error']}")
+    if "unavailable" in reply:
+        return NotJudged("unavailable", reply["unavailable"])
+    return None
