@@ -29,6 +29,7 @@ from longstride.training.checkpoints import open_checkpoint
 from longstride.training.collecting import Collector, sampling_settings
 from longstride.training.engines import create_engine
 from longstride.training.guarding import UpdateGuard
+from longstride.training.judging import RoundJudge
 from longstride.training.ranks import Ranks
 from longstride.training.updating import (
     UpdateSettings,
@@ -67,7 +68,7 @@ class Policy:
             self.tokenizer,
             self.window,
             1,
-            self.judge,
+            RoundJudge(self.judge, None),
         )
         self.questions = problems(sizes.held_out, "tuning" if tuning else "held-out", 0)
         self.settings = UpdateSettings(

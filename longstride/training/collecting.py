@@ -10,19 +10,19 @@ from typing import Any
 
 from longstride.data.curriculum import PromptDraw
 from longstride.errors import DataError
-from longstride.rewards.protocol import Judge
 from longstride.rewards.scoring import Reward, Sampled, refuse_non_finite, score_answers
 from longstride.rl.advantages import carries_signal, normalise
 from longstride.rollout.protocol import Generator, Sample, SamplingSettings
 from longstride.store.seeds import stream_seed
 from longstride.tokens.chat import render_prompt
 from longstride.tokens.tokenizer import Tokenizer
+from longstride.training.judging import RoundJudge
 from schemas.algorithms import AdvantageConfig
 from schemas.recipe import Recipe
 from schemas.rows import Message, RLPrompt, Rollout
 
 _ROWS = ("kept", "dropped")
-_COUNTS = ("kept_groups", "dropped_groups", "waves", "dropped_for", "facts")
+_COUNTS = ("kept_groups", "dropped_groups", "waves", "dropped_for", "facts", "judge")
 
 
 @dataclass
@@ -37,6 +37,7 @@ class Batch:
         waves: generation waves used; more than one means that the batch was refilled.
         dropped_for: dropped groups by reason.
         facts: measured while it was made, by metric name.
+        judge: state of the judge after its last wave, as JSON; empty where it has none.
     """
 
     kept: list[Rollout] = field(default_factory=list)
@@ -46,6 +47,7 @@ class Batch:
     waves: int = 0
     dropped_for: dict[str, int] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
+    judge: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rollouts(self) -> list[Rollout]:
@@ -93,7 +95,7 @@ class Collector:
     tokenizer: Tokenizer
     window: int
     round_number: int
-    judge: Judge
+    judge: RoundJudge
     retired: frozenset[str] = frozenset()
 
     def collect(
@@ -118,6 +120,7 @@ class Collector:
         """
         rl = self.recipe.rl
         batch = begun or Batch()
+        self.judge.go_on_from(batch.judge)
         draw = self._draw(number)
         for _ in range(batch.groups):
             draw.next()
@@ -127,6 +130,7 @@ class Collector:
             for group in self._judged(chosen, draw, number, batch):
                 _select(batch, group, keep_all=not rl.dynamic_sampling)
             batch.waves += 1
+            batch.judge = self.judge.state()
             after_wave(batch)
         assign_advantages(batch, rl.advantage)
         return batch

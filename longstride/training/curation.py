@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from longstride.data.prompts import build_candidates, curate
+from longstride.rewards.generative.judge import open_model_judge
 from longstride.rollout.opening import open_generator
 from longstride.store.artifacts import open_artifact
 from longstride.tokens.tokenizer import Tokenizer
@@ -27,7 +29,8 @@ def curate_with_policy(
     """
     open_artifact(examples, "chat")
     model = open_checkpoint(checkpoint).model
-    with open_generator(recipe, model, out) as generator:
+    judge = open_model_judge(recipe, out / ".judge") if recipe.rewards.model else nullcontext()
+    with judge as model_judge, open_generator(recipe, model, out) as generator:
         generator.sync(model, 0)
         return curate(
             recipe,
@@ -36,4 +39,5 @@ def curate_with_policy(
             Tokenizer.load(tokenizer),
             out,
             recipe.ladder.windows[-1],
+            model_judge=model_judge,
         )

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from longstride.model.hybrid import HybridModel
 from longstride.recipe.notices import notices
-from longstride.rewards.judging import open_judge
-from longstride.rewards.protocol import Judge
+from longstride.rewards.generative.judge import JudgeState
 from longstride.rl.objectives import objective_of
 from longstride.rl.reflection import ReflectionMatcher
 from longstride.rollout.opening import open_generator
@@ -34,6 +33,7 @@ from longstride.training.collecting import Batch, Collector
 from longstride.training.engine import Engine
 from longstride.training.engines import create_engine, whole_model, whole_optimizer_state
 from longstride.training.guarding import UpdateGuard
+from longstride.training.judging import RoundJudge, open_round_judge
 from longstride.training.ladder import LADDER_FILE, ROLLOUTS_FILE, SUMMARY_FILE
 from longstride.training.launching import RoundRequest, run_in_ranks
 from longstride.training.loop import Place
@@ -43,6 +43,7 @@ from longstride.training.resuming import InProgress
 from longstride.training.rounds import RoundLoop, RoundState, batches_are_there
 from longstride.training.updating import UpdateSettings
 from longstride.version import code_digest
+from schemas.base import Contract
 from schemas.curriculum import PassHistory
 from schemas.ladder import LadderState
 from schemas.recipe import Recipe
@@ -50,6 +51,7 @@ from schemas.rows import RLPrompt, Rollout
 
 AUDIT_FILE = "audit.jsonl"
 HISTORY_FILE = "pass_history.json"
+JUDGE_FILE = "judge_state.json"
 """Beside the weights of a round's checkpoint."""
 
 
@@ -103,6 +105,8 @@ def run_round_on_ranks(
     store = BatchStore(place.directory / "batches" if ranks.first else None, place.key)
     found = _find(place, store, ranks)
     prompts = list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt))
+    judge_path = paths.checkpoint / JUDGE_FILE
+    judged = read_json(judge_path, JudgeState) if judge_path.is_file() else None
     model = checkpoint.model.float()
     if found is not None:
         model.load_state_dict(found.weights())
@@ -113,7 +117,9 @@ def run_round_on_ranks(
         resuming.open_metrics(paths.metrics, ranks, found) as writer,
         open_generator(recipe, engine.sampling_model(), paths.metrics) as generator,
         # Before the first samples: the verifiers load while they are drawn.
-        open_judge(recipe.rewards.judging, prompts if ranks.first else ()) as judge,
+        open_round_judge(
+            recipe, number, prompts if ranks.first else (), place.directory, judged
+        ) as judge,
     ):
         loop = _loop(
             recipe, number, paths, state, engine, generator, writer, place, store, prompts, judge
@@ -185,7 +191,7 @@ def _loop(
     place: Place,
     store: BatchStore,
     prompts: Sequence[RLPrompt],
-    judge: Judge,
+    judge: RoundJudge,
 ) -> RoundLoop:
     history_path = paths.checkpoint / HISTORY_FILE
     history = read_json(history_path, PassHistory) if history_path.is_file() else PassHistory()
@@ -236,6 +242,9 @@ def _publish_checkpoint(
     final: dict[str, float],
     paths: RoundPaths,
 ) -> None:
+    records: dict[str, Contract] = {HISTORY_FILE: loop.state.history}
+    if state := loop.collector.judge.state():
+        records[JUDGE_FILE] = JudgeState.model_validate(state)
     publish_checkpoint(
         trained,
         paths.out_checkpoint,
@@ -246,7 +255,7 @@ def _publish_checkpoint(
         parents={"checkpoint": checkpoint.digest},
         metrics={name: value for name, value in final.items() if name.startswith("rl/")},
         optimizer_state=optimizer_state,
-        records={HISTORY_FILE: loop.state.history},
+        records=records,
     )
 
 

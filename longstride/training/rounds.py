@@ -134,6 +134,8 @@ class RoundLoop:
                 )
             self.batches.append(batch)
         tensors = found.cursor()
+        if self.batches:
+            self.collector.judge.go_on_from(self.batches[-1].judge)
         if self.state.update:
             _put_weights(self.batches[-1].rollouts, tensors)
         self.engine.load_optimizer_state(found.optimizer_state())
@@ -157,6 +159,7 @@ class RoundLoop:
         """Phases collect to advantages on the first rank, then the old policy on all of them."""
         stored = self._stored(number, "collected")
         if stored is not None:
+            self.collector.judge.go_on_from(stored.judge)
             return stored
         ranks, model = self.engine.ranks, self.engine.sampling_model()
         batch = Batch()
@@ -171,6 +174,7 @@ class RoundLoop:
             except UnusableRewards as error:
                 saved = self.guard.save(self.state.step, str(error), error.rollouts)
                 raise DataError(f"{error}{saved}") from error
+            batch.facts |= self.collector.judge.metrics()
             batch.facts["rollout/sync/seconds"] = synced.seconds
             batch.facts["rollout/sync/probe_difference"] = synced.probe_difference
         if ranks.count > 1:

@@ -19,6 +19,7 @@ from longstride.training.collecting import (
     batch_from_json,
     batch_to_json,
 )
+from longstride.training.judging import RoundJudge
 from schemas.algorithms import AdvantageConfig
 from schemas.curriculum import CurriculumConfig
 from schemas.rows import Message
@@ -81,7 +82,9 @@ def verifier_processes():
 def collect(recipe, prompts, right, judge=None, **options):
     tokenizer = trained_tokenizer()
     policy = ScriptedPolicy(tokenizer, prompts, right)
-    collector = Collector(recipe, prompts, policy, tokenizer, 40, 1, judge or JUDGE)
+    collector = Collector(
+        recipe, prompts, policy, tokenizer, 40, 1, RoundJudge(judge or JUDGE, None)
+    )
     return collector.collect(0, **options), policy
 
 
@@ -184,7 +187,9 @@ def test_answers_of_a_family_with_a_window_of_its_own_are_sampled_under_it(recip
     tokenizer = trained_tokenizer()
     policy = Watched(tokenizer, prompts, lambda prompt, n: n == 0)
     changed = recipe.model_copy(update={"rl": rl})
-    batch = Collector(changed, prompts, policy, tokenizer, 40, 1, JUDGE).collect(0)
+    batch = Collector(changed, prompts, policy, tokenizer, 40, 1, RoundJudge(JUDGE, None)).collect(
+        0
+    )
     assert windows == [12]
     assert {rollout.window for rollout in batch.kept} == {12}
 

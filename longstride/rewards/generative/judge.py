@@ -87,7 +87,8 @@ class ModelJudge:
         self.config = config
         self._directory = directory
         self._asker = Asker(config, seed, directory)
-        self._watch = LengthWatch(config.length, families, state.watch)
+        self._families = frozenset(families)
+        self._watch = LengthWatch(config.length, self._families, state.watch)
         self._shaper = Shaper(config.shaping, state.moments)
 
     def __enter__(self) -> Self:
@@ -241,6 +242,12 @@ class ModelJudge:
         return JudgeState(watch=self._watch.state, moments=self._shaper.moments).model_copy(
             deep=True
         )
+
+    def go_on_from(self, state: JudgeState) -> None:
+        """Score from here on as the judge that had this state would."""
+        state = state.model_copy(deep=True)
+        self._watch = LengthWatch(self.config.length, self._families, state.watch)
+        self._shaper = Shaper(self.config.shaping, state.moments)
 
     def metrics(self) -> dict[str, float]:
         """By metric name; sums since the judge was opened."""
