@@ -25,7 +25,7 @@ STORES_READY := $(STORES_VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm run test test-slow test-gpu test-vllm test-peers lint format type compile schema \
-  lock clean bench bench-model bench-rl bench-engine bench-memory bench-gpu fp32-head figure2 setup-peers setup-stores
+  lock clean bench bench-model bench-rl bench-engine bench-memory bench-gpu fp32-head figure2 setup-peers setup-stores bench-data
 
 help:  ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -106,6 +106,11 @@ bench-model: $(READY)  ## Our model beside transformers' MiniMax: training, deco
 
 bench-rl: $(READY) $(PEERS_READY)  ## A CISPO loop beside TRL's GRPOTrainer: sampling, updates, memory (15 minutes).
 	$(BIN)/python -W ignore benchmarks/rl_speed.py --peer-python $(PEERS_VENV)/bin/python
+
+bench-data: $(READY)  ## Rows a second and memory of cleaning, packing and gates; answers judged a second.
+	$(BIN)/python -W ignore benchmarks/data_speed.py
+	$(BIN)/python -W ignore benchmarks/gate_cost.py
+	$(BIN)/python -W ignore benchmarks/judging.py
 
 bench-gpu: $(READY)  ## Training, rollout and kernel throughput on one GPU, under six minutes.
 	$(BIN)/python benchmarks/gpu.py
