@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longstride.rewards import mathematics, reasoning
+from longstride.rewards import mathematics, reasoning, workers
 from longstride.rewards.protocol import NotJudged, Score
 from longstride.rewards.workers import VerifierProcesses
 
@@ -95,6 +95,26 @@ def test_a_process_that_was_killed_while_idle_is_replaced(processes):
     assert processes.run([logic("-2")]) == [RIGHT]
 
 
+def test_processes_that_cannot_start_make_answers_unavailable(processes, monkeypatch):
+    monkeypatch.setattr(workers.sys, "executable", "/bin/false")
+    (judgment,) = processes.run([logic("-2")])
+    assert isinstance(judgment, NotJudged) and judgment.reason == "unavailable"
+    monkeypatch.setattr(workers.sys, "executable", "/no/such/python")
+    (judgment,) = processes.run([logic("-2")])
+    assert isinstance(judgment, NotJudged) and judgment.reason == "unavailable"
+
+
+def test_a_killed_verifier_is_replaced_by_one_that_has_its_packages(processes):
+    assert processes.run([maths("18", "18")]) == [RIGHT]
+    for _ in range(3):
+        (judgment,) = processes.run([fault("spin")])
+        assert judgment.reason == "timeout"
+        begun = time.monotonic()
+        assert processes.run([maths("18", "18")]) == [RIGHT]
+        assert time.monotonic() - begun < 1.0
+    assert processes.killed == 3
+
+
 @pytest.mark.parametrize("busy", ["", "spin"])
 def test_no_worker_outlives_a_parent_that_is_killed(busy):
     program = (
@@ -107,7 +127,7 @@ def test_no_worker_outlives_a_parent_that_is_killed(busy):
     argv = [sys.executable, "-c", program, busy]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) as parent:
         assert parent.stdout.readline() == b"ready\n"
-        assert len(workers_of(parent.pid)) == 1
+        assert len(workers_of(parent.pid)) == 2  # the one that serves, and the one that keeps it
         parent.kill()
     until = time.monotonic() + 1.0
     while workers_of(parent.pid) and time.monotonic() < until:
