@@ -157,6 +157,7 @@ class VerifierProcesses:
         self.started = 0
         self.killed = 0
         self._pool: list[_Worker] = []
+        self._again: list[int] = []
         self._failed_starts = 0
 
     def __enter__(self) -> Self:
@@ -189,6 +190,8 @@ class VerifierProcesses:
             self._wait(busy, bool(waiting))
             for worker in busy:
                 self._follow(worker, results)
+            waiting.extendleft(self._again)
+            self._again.clear()
         found = [result for result in results if result is not None]
         assert len(found) == len(jobs)
         return found
@@ -298,6 +301,10 @@ class VerifierProcesses:
         self._failed_starts += bool(loading)
         code = worker.kill(gone=why == "died")
         if worker.place is None:
+            return
+        if why == "died" and loading:
+            # Nothing of this job has been looked at.
+            self._again.append(worker.place)
             return
         if why == "timeout":
             late = "was not loaded" if loading else "did not come back"

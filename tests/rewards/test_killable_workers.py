@@ -49,6 +49,14 @@ def workers_of(pid):
     return found
 
 
+def wait_for_none(pid, seconds=1.0):
+    """Whether the workers of a parent are gone within a second."""
+    until = time.monotonic() + seconds
+    while workers_of(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return workers_of(pid) == []
+
+
 def test_each_fault_has_its_reason_and_the_other_answers_are_judged(processes):
     faults = {"spin": "timeout", "die": "died", "raise": "error", "allocate": "error"}
     jobs = [job for name in faults for job in (fault(name), logic("-2"), logic("3"))]
@@ -82,7 +90,7 @@ def test_processes_end_with_their_owner_and_are_started_again_when_needed():
     assert processes.run([logic("-2")]) == [RIGHT]
     assert len(workers_of(os.getpid())) >= 1
     processes.close()
-    assert workers_of(os.getpid()) == []
+    assert wait_for_none(os.getpid())
     assert processes.run([logic("3")]) == [WRONG]
     processes.close()
 
@@ -129,10 +137,7 @@ def test_no_worker_outlives_a_parent_that_is_killed(busy):
         assert parent.stdout.readline() == b"ready\n"
         assert len(workers_of(parent.pid)) == 2  # the one that serves, and the one that keeps it
         parent.kill()
-    until = time.monotonic() + 1.0
-    while workers_of(parent.pid) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert workers_of(parent.pid) == []
+    assert wait_for_none(parent.pid)
 
 
 PATHOLOGICAL = {
