@@ -127,17 +127,18 @@ def _answer(job: Job) -> dict[str, Any]:
     _, score, expected = KINDS[job["kind"]]
     failures: tuple[type[Exception], ...] = (*expected, MemoryError)
     try:
-        return {"score": score(job)}
+        return {"number": job["number"], "score": score(job)}
     except failures as error:
         # Without the message, which quotes the answer.
-        return {"error": type(error).__name__}
+        return {"number": job["number"], "error": type(error).__name__}
 
 
 def _load(job: Job, loaded: set[str], replies: IO[str]) -> bool:
     try:
         KINDS[job["kind"]][0](job)
     except ImportError as error:
-        _send(replies, {"unavailable": f"{type(error).__name__}: {error}"})
+        what = f"{type(error).__name__}: {error}"
+        _send(replies, {"number": job["number"], "unavailable": what})
         return False
     loaded.add(package_of(job))
     return True

@@ -59,6 +59,7 @@ class _Worker:
         self.loading = 0
         self.child: int | None = None
         self.reviving = False
+        self.number = 0
         self.due = 0.0
         self._unsent = b""
         self._unread = b""
@@ -80,7 +81,8 @@ class _Worker:
 
     def give(self, job: Job, place: int | None) -> None:
         """Hand it a job, or only its package to load when `place` is None."""
-        self._unsent += json.dumps(job).encode() + b"\n"
+        self.number += 1
+        self._unsent += json.dumps({**job, "number": self.number}).encode() + b"\n"
         self.place = place
         self.loading += 1
         self.since = time.monotonic()
@@ -173,7 +175,7 @@ class VerifierProcesses:
             return
         worker = self._start()
         for job in wanted.values():
-            worker.give(job, None)
+            worker.give(_package_job(job), None)
 
     def run(self, jobs: Sequence[Job]) -> list[Judgment]:
         """Judge all jobs, in their order.
@@ -291,7 +293,8 @@ class VerifierProcesses:
             worker.place, worker.reviving, worker.loading = None, False, 0
             return
         judgment = _judgment(reply)
-        if judgment is not None and worker.place is not None:
+        current = reply.get("number") == worker.number
+        if judgment is not None and worker.place is not None and current:
             results[worker.place] = judgment
             worker.place = None
 
