@@ -9,7 +9,8 @@ from typing import Any, Literal
 from longstride.errors import DataError
 from longstride.rewards import mathematics, reasoning, rules
 from longstride.rewards.reasoning import FAILURES
-from longstride.rewards.workers import ACCEPTED, Job
+from longstride.rewards.worker_main import Job
+from longstride.rewards.workers import ACCEPTED
 from schemas.rows import RLPrompt
 
 REASONING_GYM = "reasoning_gym"

@@ -13,11 +13,13 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from longstride.rewards import mathematics, reasoning
 
 _PR_SET_PDEATHSIG = 1
+LACKS = 75
+"""Exit code of a child that needs a package."""
 
 Job = dict[str, Any]
 
@@ -47,6 +49,11 @@ def _hang(job: Job) -> float:
     return 1.0
 
 
+def package_of(job: Job) -> str:
+    """What must be loaded for a job."""
+    return f"{job['kind']}/{job.get('family', '')}"
+
+
 _Loader = Callable[[Job], None]
 _Scorer = Callable[[Job], float]
 
@@ -61,7 +68,11 @@ KINDS: dict[str, tuple[_Loader, _Scorer, tuple[type[Exception], ...]]] = {
 
 
 def main() -> None:
-    """Serve jobs until the input ends."""
+    """Keep a child that serves jobs, until the input ends.
+
+    The child asks its parent, this process, to import what it lacks, and is forked anew: so a child
+    that is killed is replaced within milliseconds, with everything loaded.
+    """
     _die_with_parent(int(sys.argv[1]))
     memory = int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -72,29 +83,72 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
-    for line in sys.stdin.buffer:
-        job = json.loads(line)
-        serve(job, replies)
+    loaded: set[str] = set()
+    asked = os.memfd_create("job")
+    job: Job | None = None
+    while True:
+        keeper = os.getpid()
+        child = os.fork()
+        if child == 0:
+            _die_with_parent(keeper)
+            serve(job, loaded, asked, replies)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            return
+        job = _read(asked) if code == LACKS else None
+        if job is None:
+            _send(replies, {"died": code})
+        elif not _load(job, loaded, replies):
+            job = None
 
 
-def serve(job: Job, replies: IO[str]) -> None:
-    """Load what a job needs, say so, and answer it unless it was for loading only."""
-    load, score, expected = KINDS[job["kind"]]
+def serve(job: Job | None, loaded: set[str], asked: int, replies: IO[str]) -> NoReturn:
+    """Answer jobs, this one first, until one needs a package that is not loaded."""
+    _send(replies, {"pid": os.getpid()})
+    while True:
+        if job is None:
+            line = sys.stdin.buffer.readline()
+            if not line:
+                os._exit(0)
+            job = json.loads(line)
+        if package_of(job) not in loaded:
+            os.ftruncate(asked, 0)
+            os.lseek(asked, 0, os.SEEK_SET)
+            with os.fdopen(os.dup(asked), "w", encoding="ascii") as file:
+                json.dump(job, file)
+            os._exit(LACKS)
+        _send(replies, {"started": True})
+        if "answer" in job:
+            _send(replies, _answer(job))
+        job = None
+
+
+def _answer(job: Job) -> dict[str, Any]:
+    _, score, expected = KINDS[job["kind"]]
     failures: tuple[type[Exception], ...] = (*expected, MemoryError)
     try:
-        load(job)
-    except ImportError as error:
-        _send(replies, {"unavailable": f"{type(error).__name__}: {error}"})
-        return
-    _send(replies, {"started": True})
-    if "answer" not in job:
-        return
-    try:
-        result: dict[str, Any] = {"score": score(job)}
+        return {"number": job["number"], "score": score(job)}
     except failures as error:
         # Without the message, which quotes the answer.
-        result = {"error": type(error).__name__}
-    _send(replies, result)
+        return {"number": job["number"], "error": type(error).__name__}
+
+
+def _load(job: Job, loaded: set[str], replies: IO[str]) -> bool:
+    try:
+        KINDS[job["kind"]][0](job)
+    except ImportError as error:
+        what = f"{type(error).__name__}: {error}"
+        _send(replies, {"number": job["number"], "unavailable": what})
+        return False
+    loaded.add(package_of(job))
+    return True
+
+
+def _read(asked: int) -> Job:
+    os.lseek(asked, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(asked), encoding="ascii") as file:
+        job: Job = json.load(file)
+    return job
 
 
 def _send(replies: IO[str], value: dict[str, Any]) -> None:

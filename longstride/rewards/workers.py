@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -15,10 +17,13 @@ from typing import Any, Self
 
 import longstride
 from longstride.rewards.protocol import Judgment, NotJudged, Score
+from longstride.rewards.worker_main import Job, package_of
 
 START_SECONDS = 120.0
 """Longest time that loading a verifier's package may take, on a busy machine."""
 _GROW_AFTER_SECONDS = 0.5
+_MANY_SECONDS = 2.0
+_MOST_FAILED_STARTS = 3
 _READ_BYTES = 1 << 16
 _BETWEEN_EOF_AND_END_SECONDS = 0.2
 _LONGEST_REPLY = 1 << 16
@@ -28,12 +33,6 @@ ACCEPTED = 1.0
 Not a little below: reasoning-gym's spell_backward sums n times 1/n, so that "abcdefx" earns
 0.9999999999999999 where "abcdef" is asked.
 """
-
-Job = dict[str, Any]
-
-
-def _package(job: Job) -> str:
-    return f"{job['kind']}/{job.get('family', '')}"
 
 
 class _Worker:
@@ -56,16 +55,24 @@ class _Worker:
         os.set_blocking(self.output, False)
         self.deadline_seconds = deadline
         self.place: int | None = None
+        self.since = 0.0
         self.loading = 0
+        self.child: int | None = None
+        self.reviving = False
+        self.number = 0
         self.due = 0.0
         self._unsent = b""
         self._unread = b""
-        self._loaded: set[str] = set()
 
     @property
     def free(self) -> bool:
         """Whether it can take a job at once."""
-        return self.place is None and not self.loading and not self._unsent
+        return self.place is None and not self.loading and not self.reviving and not self._unsent
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is to come from it."""
+        return self.place is not None or self.loading > 0 or self.reviving
 
     @property
     def sending(self) -> bool:
@@ -74,12 +81,12 @@ class _Worker:
 
     def give(self, job: Job, place: int | None) -> None:
         """Hand it a job, or only its package to load when `place` is None."""
-        self._unsent += json.dumps(job).encode() + b"\n"
+        self.number += 1
+        self._unsent += json.dumps({**job, "number": self.number}).encode() + b"\n"
         self.place = place
         self.loading += 1
-        known = _package(job) in self._loaded
-        self._loaded.add(_package(job))
-        self.due = time.monotonic() + (self.deadline_seconds if known else START_SECONDS)
+        self.since = time.monotonic()
+        self.due = self.since + START_SECONDS
         self.send()
 
     def send(self) -> None:
@@ -108,7 +115,17 @@ class _Worker:
                 self.loading -= 1
                 if not self.loading:
                     self.due = time.monotonic() + self.deadline_seconds
+            if "pid" in reply:
+                self.child = int(reply["pid"])
             yield reply
+
+    def stop_job(self) -> None:
+        """Kill the child that works at the present job; another one takes its place."""
+        self.place, self.reviving = None, True
+        self.due = time.monotonic() + START_SECONDS
+        if self.child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.child, signal.SIGKILL)
 
     def kill(self, *, gone: bool = False) -> int | None:
         """End it at once. Returns the exit code that it had, None when it was running."""
@@ -142,6 +159,8 @@ class VerifierProcesses:
         self.started = 0
         self.killed = 0
         self._pool: list[_Worker] = []
+        self._again: list[int] = []
+        self._failed_starts = 0
 
     def __enter__(self) -> Self:
         return self
@@ -151,27 +170,30 @@ class VerifierProcesses:
 
     def prepare(self, jobs: Iterable[Job]) -> None:
         """Start a process that loads the packages of these kinds of jobs; does not wait for it."""
-        wanted = {_package(job): job for job in jobs}
+        wanted = {package_of(job): job for job in jobs}
         if not wanted or self._pool:
             return
         worker = self._start()
         for job in wanted.values():
-            worker.give(job, None)
+            worker.give(_package_job(job), None)
 
     def run(self, jobs: Sequence[Job]) -> list[Judgment]:
         """Judge all jobs, in their order.
 
         In the worst case, when all of them hang, it takes `len(jobs) / workers` deadlines.
         """
+        self._failed_starts = 0
         results: list[Judgment | None] = [None] * len(jobs)
         waiting = deque(range(len(jobs)))
         begun = time.monotonic()
         while waiting or any(worker.place is not None for worker in self._pool):
             self._assign(jobs, waiting, results, begun)
-            busy = [w for w in self._pool if w.place is not None or w.loading]
+            busy = [worker for worker in self._pool if worker.busy]
             self._wait(busy, bool(waiting))
             for worker in busy:
                 self._follow(worker, results)
+            waiting.extendleft(self._again)
+            self._again.clear()
         found = [result for result in results if result is not None]
         assert len(found) == len(jobs)
         return found
@@ -196,10 +218,15 @@ class VerifierProcesses:
         begun: float,
     ) -> None:
         while waiting:
+            if self._failed_starts >= _MOST_FAILED_STARTS:
+                why = "the verifiers' processes end before they are ready"
+                results[waiting.popleft()] = NotJudged("unavailable", why)
+                continue
             free = next((worker for worker in self._pool if worker.free), None)
-            if free is None and self._may_start(begun):
+            if free is None and self._wants_more(begun):
                 try:
-                    free = self._start()
+                    # It loads what the next job needs, and takes one when it has.
+                    self._start().give(_package_job(jobs[waiting[0]]), None)
                 except OSError as error:
                     if not self._pool:
                         results[waiting.popleft()] = NotJudged(
@@ -217,10 +244,15 @@ class VerifierProcesses:
                 free.kill()
                 waiting.appendleft(place)
 
-    def _may_start(self, begun: float) -> bool:
+    def _wants_more(self, begun: float) -> bool:
+        """Whether to start a process: for the first job, beside a slow one, or for many."""
         if not self._pool:
             return True
-        return len(self._pool) < self.workers and time.monotonic() - begun >= _GROW_AFTER_SECONDS
+        if len(self._pool) >= self.workers or any(worker.loading for worker in self._pool):
+            return False
+        now = time.monotonic()
+        slow = any(w.busy and now - w.since >= _GROW_AFTER_SECONDS for w in self._pool)
+        return slow or now - begun >= _MANY_SECONDS
 
     def _wait(self, busy: Sequence[_Worker], more: bool) -> None:
         if not busy:
@@ -240,30 +272,53 @@ class VerifierProcesses:
         try:
             worker.send()
             for reply in worker.replies():
-                judgment = _judgment(reply)
-                if judgment is not None and worker.place is not None:
-                    results[worker.place] = judgment
-                    worker.place = None
+                self._take(reply, worker, results)
         except (OSError, EOFError):
             self._retire(worker, results, "died")
             return
-        if (worker.place is not None or worker.loading) and time.monotonic() >= worker.due:
-            self.killed += 1
+        if not worker.busy or time.monotonic() < worker.due:
+            return
+        if worker.place is None or worker.loading or worker.sending or worker.child is None:
             self._retire(worker, results, "timeout")
+            return
+        self.killed += 1
+        results[worker.place] = NotJudged("timeout", f"killed after {self.deadline_seconds:g} s")
+        worker.stop_job()
+
+    def _take(self, reply: dict[str, Any], worker: _Worker, results: list[Judgment | None]) -> None:
+        if "died" in reply:
+            if worker.place is not None:
+                why = f"the verifier's process ended with code {reply['died']}"
+                results[worker.place] = NotJudged("died", why)
+            worker.place, worker.reviving, worker.loading = None, False, 0
+            return
+        judgment = _judgment(reply)
+        current = reply.get("number") == worker.number
+        if judgment is not None and worker.place is not None and current:
+            results[worker.place] = judgment
+            worker.place = None
 
     def _retire(self, worker: _Worker, results: list[Judgment | None], why: str) -> None:
         self._pool.remove(worker)
         loading = worker.loading
+        self._failed_starts += bool(loading)
         code = worker.kill(gone=why == "died")
         if worker.place is None:
             return
-        if why == "timeout" and loading:
-            judgment = NotJudged("unavailable", f"its verifier was not loaded in {START_SECONDS} s")
-        elif why == "timeout":
-            judgment = NotJudged("timeout", f"killed after {self.deadline_seconds:g} s")
+        if why == "died" and loading:
+            # Nothing of this job has been looked at.
+            self._again.append(worker.place)
+            return
+        if why == "timeout":
+            late = "was not loaded" if loading else "did not come back"
+            judgment = NotJudged("unavailable", f"its verifier {late} in {START_SECONDS:g} s")
         else:
             judgment = NotJudged("died", f"the verifier's process ended with code {code}")
         results[worker.place] = judgment
+
+
+def _package_job(job: Job) -> Job:
+    return {name: value for name, value in job.items() if name in ("kind", "family")}
 
 
 def _judgment(reply: dict[str, Any]) -> Judgment | None:

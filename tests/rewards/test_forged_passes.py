@@ -199,7 +199,12 @@ FORGED_PATCHES = {
     "exits": on_top("import sys; sys.exit(0)"),
     "exits at once": on_top("import os; os._exit(0)"),
     "exits when asked": patch("    import os; os._exit(0)"),
-    "empties the tests": f"--- a/test_calc.py\n+++ /dev/null\n@@ -1,{len(TESTS.splitlines())} +0,0 @@\n" + "".join(f"-{line}\n" for line in TESTS.splitlines()),
+    "empties the tests": "".join(
+        [
+            f"--- a/test_calc.py\n+++ /dev/null\n@@ -1,{len(TESTS.splitlines())} +0,0 @@\n",
+            *(f"-{line}\n" for line in TESTS.splitlines()),
+        ]
+    ),
     "overwrites the tests": (
         "--- a/test_calc.py\n+++ b/test_calc.py\n@@ -8,2 +8,2 @@\n     def test_add(self):\n"
         "-        self.assertEqual(add(2, 3), 5)\n+        pass\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longstride.rewards import mathematics, reasoning
+from longstride.rewards import mathematics, reasoning, workers
 from longstride.rewards.protocol import NotJudged, Score
 from longstride.rewards.workers import VerifierProcesses
 
@@ -49,6 +49,14 @@ def workers_of(pid):
     return found
 
 
+def wait_for_none(pid, seconds=1.0):
+    """Whether the workers of a parent are gone within a second."""
+    until = time.monotonic() + seconds
+    while workers_of(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return workers_of(pid) == []
+
+
 def test_each_fault_has_its_reason_and_the_other_answers_are_judged(processes):
     faults = {"spin": "timeout", "die": "died", "raise": "error", "allocate": "error"}
     jobs = [job for name in faults for job in (fault(name), logic("-2"), logic("3"))]
@@ -82,7 +90,7 @@ def test_processes_end_with_their_owner_and_are_started_again_when_needed():
     assert processes.run([logic("-2")]) == [RIGHT]
     assert len(workers_of(os.getpid())) >= 1
     processes.close()
-    assert workers_of(os.getpid()) == []
+    assert wait_for_none(os.getpid())
     assert processes.run([logic("3")]) == [WRONG]
     processes.close()
 
@@ -93,6 +101,26 @@ def test_a_process_that_was_killed_while_idle_is_replaced(processes):
         worker.process.kill()
         worker.process.wait()
     assert processes.run([logic("-2")]) == [RIGHT]
+
+
+def test_processes_that_cannot_start_make_answers_unavailable(processes, monkeypatch):
+    monkeypatch.setattr(workers.sys, "executable", "/bin/false")
+    (judgment,) = processes.run([logic("-2")])
+    assert isinstance(judgment, NotJudged) and judgment.reason == "unavailable"
+    monkeypatch.setattr(workers.sys, "executable", "/no/such/python")
+    (judgment,) = processes.run([logic("-2")])
+    assert isinstance(judgment, NotJudged) and judgment.reason == "unavailable"
+
+
+def test_a_killed_verifier_is_replaced_by_one_that_has_its_packages(processes):
+    assert processes.run([maths("18", "18")]) == [RIGHT]
+    for _ in range(3):
+        (judgment,) = processes.run([fault("spin")])
+        assert judgment.reason == "timeout"
+        begun = time.monotonic()
+        assert processes.run([maths("18", "18")]) == [RIGHT]
+        assert time.monotonic() - begun < 1.0
+    assert processes.killed == 3
 
 
 @pytest.mark.parametrize("busy", ["", "spin"])
@@ -107,12 +135,9 @@ def test_no_worker_outlives_a_parent_that_is_killed(busy):
     argv = [sys.executable, "-c", program, busy]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) as parent:
         assert parent.stdout.readline() == b"ready\n"
-        assert len(workers_of(parent.pid)) == 1
+        assert len(workers_of(parent.pid)) == 2  # the one that serves, and the one that keeps it
         parent.kill()
-    until = time.monotonic() + 1.0
-    while workers_of(parent.pid) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert workers_of(parent.pid) == []
+    assert wait_for_none(parent.pid)
 
 
 PATHOLOGICAL = {
