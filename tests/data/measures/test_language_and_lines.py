@@ -19,7 +19,7 @@ SENTENCES = {
     "de": "Der alte Fährmann zählte sieben graue Gänse und dann vier weiße Schwäne am Ufer.",
     "fr": "Le vieux passeur compta sept oies grises puis quatre cygnes blancs sur la rivière.",
     "es": "El viejo barquero contó siete gansos grises y luego cuatro cisnes blancos en el río.",
-    "ru": "Старый паромщик насчитал семь серых гусей, потом четырёх белых лебедей.",  # noqa: RUF001
+    "ru": "Старый паромщик насчитал семь серых гусей, потом четырёх белых лебедей.",
     "ja": "年老いた渡し守は灰色のガチョウを七羽、それから白い白鳥を四羽数えました。",
 }
 
