@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from schemas.verdict import EDGE_TITLES, Check, Verdict
+from longstride.quality.suites import Suite
+from schemas.verdict import EDGE_TITLES, Check, Profile, Verdict
 
 _STYLE = """
 :root{color-scheme:light dark;--ok:#1a7f37;--warn:#9a6700;--block:#cf222e;--line:#8884}
@@ -19,7 +20,13 @@ small{opacity:.75;display:block}
 """
 
 
-def verdict_page(verdict: Verdict, subject: str) -> str:
+def verdict_page(
+    verdict: Verdict,
+    subject: str,
+    profile: Profile | None = None,
+    before: Profile | None = None,
+    suite: Suite | None = None,
+) -> str:
     """Render a verdict; `subject` is the name of the measured artifact."""
     state = _badge("ok", "passed") if verdict.passed else _badge("block", "blocked")
     title = f"{verdict.edge} {EDGE_TITLES[verdict.edge]}, stage {verdict.stage}"
