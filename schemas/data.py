@@ -46,14 +46,16 @@ class ReasoningGymSource(_Source):
 
 
 class FileSource(_Source):
-    """Text of your own: a folder of text files, JSONL (.jsonl, .jsonl.gz) or Parquet."""
+    """Text of your own: a folder of text files, JSONL (also .gz, .zst), Parquet or Arrow."""
 
     kind: Literal["files"]
     """Discriminator."""
     uri: str = Field(min_length=1)
     """A local path, file:// or s3:// location; a folder is read recursively."""
     text_field: str = "text"
-    """Column or key that holds the text in JSONL and Parquet."""
+    """Column or key that holds the text in tables and JSONL."""
+    split: str = Field(default="train", min_length=1)
+    """Split to read where the folder is a saved Hugging Face data set with several."""
 
 
 Source = Annotated[
