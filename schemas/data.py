@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import Contract
+from schemas.cleaning import CleaningConfig
 from schemas.rows import Domain
 
 
@@ -91,6 +92,8 @@ class DataConfig(Contract):
     """Longest document; longer ones are split at a line boundary."""
     minimum_characters: int = Field(default=80, ge=1)
     """Shorter documents are dropped."""
+    cleaning: CleaningConfig | None = Field(default_factory=CleaningConfig)
+    """What is dropped or mended between reading and mixing; null: only what is short or a copy."""
 
     @model_validator(mode="after")
     def _mixture_is_a_distribution(self) -> Self:
