@@ -29,9 +29,9 @@ WORDS = re.findall(
     "about when water long little very after where much before right old same boy came show every "
     "good under name through form great think help low line turn cause mean differ move does tell "
     "sentence set three want air well also play small end put home read hand port large spell add "
-    "even land here must big high such follow act why ask men change went light kind off need house "
-    "picture try again animal point mother world near build self earth father head stand own page "
-    "should country found answer school grow study still learn plant cover food sun four thought",
+    "even land here must big high such follow act why ask men change went light kind off need "
+    "house picture try again animal point mother world near build self earth father head stand own "
+    "page should country found answer school grow study still learn plant cover food sun four thought",
 )
 
 
@@ -100,7 +100,7 @@ DIRTY = {
 
 @pytest.mark.parametrize("reason", DIRTY)
 def test_a_document_that_breaks_one_rule_is_dropped_by_its_name(tmp_path, reason):
-    rules = {"gopher_repetition": {"domains": []}} if reason == "short_line_share" else {}
+    rules = {"language": {"domains": []}} if reason == "mean_word_length" else {}
     documents, summary = build(tmp_path, [*CLEAN, DIRTY[reason]], cleaning=rules)
     assert summary.dropped.pop("not_sampled", 0) + summary.dropped.pop("rest_of_cut", 0) >= 0
     assert summary.dropped == {reason: 1}
@@ -123,7 +123,7 @@ def test_every_rule_has_an_off_switch(tmp_path):
 
 
 def test_addresses_are_replaced_and_their_sentences_stay(tmp_path):
-    text = prose(3) + "\nWrite to ada@lovelace.org or to 93.184.216.34, not to x@example.com.\n"
+    text = "Write to ada@lovelace.org or to 93.184.216.34, not to x@example.com.\n" + prose(30)
     documents, summary = build(tmp_path, [*CLEAN, text], characters=11_900)
     found = "\n".join(d.text for d in documents)
     assert "Write to email@example.com or to 192.0.2.1, not to x@example.com." in found
