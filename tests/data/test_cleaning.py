@@ -31,7 +31,7 @@ WORDS = re.findall(
     "sentence set three want air well also play small end put home read hand port large spell add "
     "even land here must big high such follow act why ask men change went light kind off need "
     "house picture try again animal point mother world near build self earth father head stand own "
-    "page should country found answer school grow study still learn plant cover food sun four thought",
+    "page should country found answer school grow study still learn plant cover food sun four",
 )
 
 
@@ -100,7 +100,9 @@ DIRTY = {
 
 @pytest.mark.parametrize("reason", DIRTY)
 def test_a_document_that_breaks_one_rule_is_dropped_by_its_name(tmp_path, reason):
-    rules = {"language": {"domains": []}} if reason == "mean_word_length" else {}
+    # Some texts cannot break their rule without breaking another, which would be named first.
+    other = {"mean_word_length": "language", "short_line_share": "gopher_repetition"}.get(reason)
+    rules = {other: {"domains": []}} if other else {}
     documents, summary = build(tmp_path, [*CLEAN, DIRTY[reason]], cleaning=rules)
     assert summary.dropped.pop("not_sampled", 0) + summary.dropped.pop("rest_of_cut", 0) >= 0
     assert summary.dropped == {reason: 1}
