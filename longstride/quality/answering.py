@@ -1,47 +1,43 @@
 """Load a checkpoint in a fresh process and let it answer one prompt, under a deadline.
 
-A file whose tensors are all sound may still not load where the next stage runs. Run as a program,
-this module is that process: `python -m longstride.quality.answering CHECKPOINT`.
+A file whose tensors are all sound may still not load where the next stage runs.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
+import multiprocessing
 import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from longstride.errors import GateCouldNotRun
 from longstride.quality.frame import RowFacts
 
 TOKENS: Final = 8
 _PROMPT: Final = 4
-_UNUSABLE: Final = 3
-"""Exit code of a process that found the checkpoint unusable; any other failure is ours."""
 
 
 class Answering:
-    """A process that loads a checkpoint while its parent goes on measuring."""
+    """A process that loads a checkpoint while its parent goes on measuring.
+
+    It is a new interpreter, or a fork of this one where torch is imported already (the embedded
+    executor does so once a run), which spares its import. Either way nothing of the checkpoint is
+    in it before it reads the files.
+    """
 
     def __init__(self, checkpoint: Path, seconds: float) -> None:
         """Start it; it has `seconds` from now on."""
         self.problem = ""
-        self._deadline = time.monotonic() + seconds
         self._seconds = seconds
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "longstride.quality.answering", str(checkpoint)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
+        self._deadline = time.monotonic() + seconds
+        kind = "fork" if "torch" in sys.modules else "spawn"
+        context: Any = multiprocessing.get_context(kind)
+        self._answers, out = context.Pipe(duplex=False)
+        self._process = context.Process(target=_report, args=(checkpoint, out), daemon=True)
+        self._process.start()
+        out.close()
 
     def __enter__(self) -> Self:
         return self
@@ -50,34 +46,44 @@ class Answering:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
+        self._process.kill()
+        self._process.join()
+        self._answers.close()
 
     def facts(self) -> RowFacts:
-        """Whether the checkpoint answered, and how many tokens.
+        """Whether the checkpoint answered with all the tokens that were asked for.
 
         Raises:
-            GateCouldNotRun: The deadline passed, or the process itself failed.
+            GateCouldNotRun: The deadline passed, or the process died.
         """
-        try:
-            left = max(0.0, self._deadline - time.monotonic())
-            out, complaint = self._process.communicate(timeout=left)
-        except subprocess.TimeoutExpired as error:
+        if not self._answers.poll(max(0.0, self._deadline - time.monotonic())):
             raise GateCouldNotRun(
                 f"a fresh process did not load the checkpoint and answer within "
                 f"{self._seconds:g} s; the machine is too slow, or loading hangs"
-            ) from error
-        code = self._process.returncode
-        if code == _UNUSABLE:
-            self.problem = complaint.strip().splitlines()[-1]
-            return {"answers": False}
-        if code != 0:
-            last = (complaint.strip().splitlines() or ["it said nothing"])[-1]
-            raise GateCouldNotRun(
-                f"the process that loads the checkpoint ended with code {code}: {last}"
             )
-        return {"answers": json.loads(out)["tokens"] == TOKENS}
+        try:
+            tokens, self.problem = self._answers.recv()
+        except EOFError as error:
+            self._process.join()
+            raise GateCouldNotRun(
+                "the process that loads the checkpoint died with code "
+                f"{self._process.exitcode} before it answered; look for memory limits"
+            ) from error
+        return {"answers": tokens == TOKENS}
+
+
+def _report(checkpoint: Path, out: Any) -> None:
+    """Body of the process: send (tokens, problem)."""
+    import torch
+
+    from longstride.errors import CheckpointError
+
+    # A fork must not use the threads that its parent may have had.
+    torch.set_num_threads(1)
+    try:
+        out.send((len(answer(checkpoint)), ""))
+    except CheckpointError as error:
+        out.send((0, str(error)))
 
 
 def answer(checkpoint: Path) -> list[int]:
@@ -101,20 +107,3 @@ def answer(checkpoint: Path) -> list[int]:
                 raise CheckpointError(f"{checkpoint} gives logits that are not finite")
             ids.append(int(logits_V.argmax()))
     return ids[_PROMPT:]
-
-
-def main() -> int:
-    """Answer with the checkpoint named on the command line."""
-    from longstride.errors import CheckpointError
-
-    try:
-        tokens = answer(Path(sys.argv[1]))
-    except CheckpointError as error:
-        print(error, file=sys.stderr)
-        return _UNUSABLE
-    print(json.dumps({"tokens": len(tokens)}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -61,7 +61,7 @@ class DivergenceSound(ColumnMapMetricProvider):
     condition_metric_name = "column_values.divergence_at_most"
     condition_value_keys = ("limit",)
 
-    @column_condition_partial(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+    @column_condition_partial(engine=PandasExecutionEngine)
     def _pandas(cls, column: Any, limit: float, **_: Any) -> Any:
         values = pandas.to_numeric(column)
         return (values >= -1e-9) & (values <= limit)
@@ -82,7 +82,7 @@ class ResidueSound(ColumnMapMetricProvider):
     condition_metric_name = "column_values.residue_at_most"
     condition_value_keys = ("limit",)
 
-    @column_condition_partial(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+    @column_condition_partial(engine=PandasExecutionEngine)
     def _pandas(cls, column: Any, limit: float, **_: Any) -> Any:
         values = pandas.to_numeric(column)
         return (values >= 0.0) & (values <= min(1.0, limit))
@@ -103,7 +103,7 @@ class CorrelationNotSurely(ColumnMapMetricProvider):
     condition_metric_name = "column_values.correlation_not_surely_above"
     condition_value_keys = ("limit",)
 
-    @column_condition_partial(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+    @column_condition_partial(engine=PandasExecutionEngine)
     def _pandas(cls, column: Any, limit: float, **_: Any) -> Any:
         values = pandas.to_numeric(column)
         return (values >= 0.0) & (values <= 1.0) & (values <= limit)

@@ -20,6 +20,8 @@ OPTIMIZER: Final = "optimizer.safetensors"
 _FREE: Final = frozenset({"rope_base", "lightning_chunk"})
 """Settings that may differ from the recipe's model: one grows with the window, one is speed."""
 _LOSS: Final = "validation_loss"
+_LARGEST_LOSS: Final = 20.0
+"""Nats a token; more than guessing uniformly over any vocabulary there is."""
 ANSWER_SECONDS: Final = 300.0
 """Deadline of the process that loads a checkpoint and answers a prompt."""
 
@@ -170,7 +172,8 @@ def _lineage(manifest: CheckpointManifest, subject: Subject) -> RowFacts:
         "parent_recorded": None,
         "tokens_gained": None,
         "perplexity_ratio": _ratio(manifest, f"{_LOSS}_before", manifest),
-        "metrics_finite": all(math.isfinite(value) for value in losses),
+        "losses_sound": all(math.isfinite(v) and v < _LARGEST_LOSS for v in losses),
+        "validation_loss": manifest.metrics.get(_LOSS),
         "tokenizer_equal": None,
     }
     if subject.reference is None:

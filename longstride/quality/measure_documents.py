@@ -72,6 +72,8 @@ def measure(subject: Subject, writer: RowWriter) -> Measured:
         DataError: A row cannot be read, or there is none.
         GateCouldNotRun: The tokenizer or the benchmark's problems cannot be used.
     """
+    import polars as pl
+
     path = subject.path / "documents.jsonl"
     meter = _DocumentMeter(subject.recipe)
     tokens = _TokenMeter(subject, path)
@@ -90,8 +92,11 @@ def measure(subject: Subject, writer: RowWriter) -> Measured:
             writer.append(row)
         require_rows(writer.count, path, "documents")
         rows = writer.finish({"near_duplicate": residue.find()})
+    near = rows.facts(share=pl.col("near_duplicate").mean())["share"]
+    tally.culprits["near_duplicate_share"] = rows.ids(pl.col("near_duplicate")) if near else []
     summary: RowFacts = {
         "documents": rows.count,
+        "near_duplicate_share": near,
         **_plan_facts(sum(characters.values()), rows.count, subject, tally),
         **mixture_facts(characters, subject.recipe),
         **tokens.facts(tally),

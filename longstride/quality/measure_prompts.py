@@ -49,6 +49,8 @@ def measure(subject: Subject, writer: RowWriter) -> Measured:
         DataError: A row cannot be read, there is none, or it names an unknown verifier.
         GateCouldNotRun: The chat examples or the benchmark's problems cannot be used.
     """
+    import polars as pl
+
     path = subject.path / "prompts.jsonl"
     hasher = WordHasher()
     held_out = benchmark_index(subject.recipe, hasher)
@@ -63,7 +65,10 @@ def measure(subject: Subject, writer: RowWriter) -> Measured:
         families[prompt.family] += 1
         writer.append(row)
     require_rows(writer.count, path, "prompts")
-    return Measured(writer.finish(), *_summary(families, subject))
+    rows = writer.finish()
+    summary, culprits = _summary(families, subject)
+    summary |= rows.facts(mean_pass_rate=pl.col("pass_rate").mean())
+    return Measured(rows, summary, culprits)
 
 
 def _taught(path: Path, hasher: WordHasher) -> ProblemIndex:

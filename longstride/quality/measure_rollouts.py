@@ -89,6 +89,7 @@ def measure(subject: Subject, writer: RowWriter) -> Measured:
         **_length_facts(rows),
         **_weight_facts(rows, cap),
         "entropy_ratio": _entropy_ratio(rows),
+        "verifier_failure_share": _verifier_failures(subject, rows.count),
     }
     return Measured(rows, summary, {**culprits, **share_culprits})
 
@@ -183,13 +184,15 @@ def _group_facts(rows: MeasuredRows, recipe: Recipe) -> tuple[RowFacts, dict[str
             | (pl.col("sample").n_unique() != size)
             | (pl.col("prompt_id").n_unique() != 1),
             zero_spread=(pl.col("reward").max() - pl.col("reward").min()).fill_null(0.0) < 1e-9,
+            stuck=(pl.col("correct").sum() == 0)
+            & ((pl.col("finish_reason") == "length").mean() >= 0.5),
             uncentred=advantage.sum().abs() > 1e-3 * advantage.count().clip(1),
         )
         .sort("batch", "group")
         .collect(engine="streaming")
     )
     facts = {"broken_groups": "broken", "zero_spread_share": "zero_spread",
-             "uncentred_groups": "uncentred"}  # fmt: skip
+             "uncentred_groups": "uncentred", "stuck_group_share": "stuck"}  # fmt: skip
     culprits = {}
     for fact, column in facts.items():
         found = groups.filter(pl.col(column)).head(1_000)
@@ -198,6 +201,7 @@ def _group_facts(rows: MeasuredRows, recipe: Recipe) -> tuple[RowFacts, dict[str
         "groups": groups.height,
         "broken_groups": int(groups["broken"].sum()),
         "zero_spread_share": float(groups["zero_spread"].mean()),
+        "stuck_group_share": float(groups["stuck"].mean()),
         "uncentred_groups": int(groups["uncentred"].sum()),
     }
     return summary, culprits
@@ -276,6 +280,17 @@ def _cap(subject: Subject) -> float | None:
     else:
         cap = getattr(subject.recipe.rl.algorithm, "is_weight_cap", None)
     return float(cap) if isinstance(cap, int | float) else None
+
+
+_FAILURES: Final = ("timeout", "died", "error", "unavailable")
+
+
+def _verifier_failures(subject: Subject, count: int) -> float | None:
+    """Share of samples that the verifier failed on; None: the round recorded no reasons."""
+    reasons = json.loads(read_text(subject.path / "summary.json")).get("not_judged")
+    if not isinstance(reasons, dict):
+        return None
+    return sum(int(reasons.get(name, 0)) for name in _FAILURES) / count
 
 
 def _weight_facts(rows: MeasuredRows, cap: float | None) -> RowFacts:
