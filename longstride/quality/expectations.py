@@ -5,7 +5,7 @@ Legend: a pair of columns holds a value of this run and the one that it is told 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pandas
 from great_expectations.execution_engine.pandas_execution_engine import PandasExecutionEngine
@@ -48,11 +48,15 @@ class ExpectDriftToBeWithin(ColumnPairMapExpectation):
     """Expect a number to lie near the one of the last blessed run."""
 
     map_metric = "column_pair_values.within_drift"
+    domain_keys = ("batch_id", "table", "column_A", "column_B", "row_condition",
+                   "condition_parser", "ignore_row_if")  # fmt: skip
     success_keys = ("relative", "absolute", "mostly")
 
     relative: float
     absolute: float = 0.0
-    ignore_row_if: str = "either_value_is_missing"
+    ignore_row_if: Literal["both_values_are_missing", "either_value_is_missing", "neither"] = (
+        "either_value_is_missing"
+    )
 
 
 class DivergenceSound(ColumnMapMetricProvider):

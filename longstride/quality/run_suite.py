@@ -124,7 +124,7 @@ def _condition(spec: CheckSpec) -> str:
     arguments = spec.arguments
     if spec.level == "drift":
         return f"within {arguments['relative']:.4g} of the last blessed run's"
-    low, high = arguments.get("min_value"), arguments.get("max_value")
+    low, high = arguments.get("min_value"), arguments.get("max_value", arguments.get("limit"))
     if low is not None and high is not None:
         return f"in [{low:g}, {high:g}]" if low != high else f"= {low:g}"
     if low is not None:

@@ -1,7 +1,9 @@
 """E3: conversations and their packed rows with one fault."""
 
+from dataclasses import replace
+
 import numpy as np
-from poison_parts import Poison
+from poison_parts import Poison, quoted_words, wordy_family
 from quality_parts import rewrite, write_packed
 
 from longstride.store.artifacts import digest_of_artifact, open_artifact
@@ -109,10 +111,17 @@ def packed(change, *also):
 
 def repeat_id(rows):
     """A conversation under another's id, which is then packed twice and its own never."""
-    return [*rows, rows[0].model_copy(update={"messages": [
-        Message(role="user", content="A question of its own, asked once only?"),
-        rows[0].messages[-1],
-    ]})]
+    return [
+        *rows,
+        rows[0].model_copy(
+            update={
+                "messages": [
+                    Message(role="user", content="A question of its own, asked once only?"),
+                    rows[0].messages[-1],
+                ]
+            }
+        ),
+    ]
 
 
 def empty_turn(rows):
@@ -146,11 +155,23 @@ def a_problem(parts):
 
 
 def unreflecting(rows):
-    """Conversations that say nothing of the kind; whether they are marked is another check."""
-    return [
-        say(row, "assistant", f"<think>{'+'.join(str(n))}</think>7") if not row.reflection else row
-        for n, row in enumerate(rows)
-    ]
+    """A tenth of the conversations reflect, as the recipe asks for, and are marked as such."""
+    made, marks = [], 0
+    for n, row in enumerate(rows):
+        marks += row.reflection
+        if not row.reflection or marks > len(rows) // 10:
+            row = say(row, "assistant", f"<think>{'+'.join(str(n))}</think>7")
+            row = row.model_copy(update={"reflection": False})
+        made.append(row)
+    return made
+
+
+def little_reflection(recipe):
+    recipe.sft.reflection_share = 0.1
+
+
+def words_of_problem(parts):
+    return [f"How long is this: {quoted_words(parts)}? {n}" for n in range(8)]
 
 
 def plain(rows):
@@ -203,10 +224,14 @@ POISONS = {
     "reflection_marked": chat(marked),
     "reflection_share": chat(plain),
     "duplicates": chat(repeat_question),
+    "benchmark_ngrams": replace(with_problem(words_of_problem), recipe=wordy_family()),
     "benchmark_problems": with_problem(a_problem),
-    "repeated_sentences": chat(lambda rows: (
-        [say(row, "assistant", f"<think>Wait, {SENTENCE * 4}</think>7") for row in rows[:5]]
-        + rows[5:])),
+    "repeated_sentences": chat(
+        lambda rows: (
+            [say(row, "assistant", f"<think>Wait, {SENTENCE * 4}</think>7") for row in rows[:5]]
+            + rows[5:]
+        )
+    ),
     "special_token_text": chat(answering("<think>Wait, <|end|></think>7")),
     "foreign_identity": chat(answering("<think>Wait, as an AI language model</think>7")),
     "knowledge_cut_off": chat(answering("<think>Wait, my knowledge cutoff</think>7")),
@@ -224,10 +249,23 @@ POISONS = {
     "documents_known": packed(rename),
     "packed_from_examples": packed(from_elsewhere),
     "padding": Poison(recipe=ask_for_little_padding),
-    "repeated_paragraphs": chat(lambda rows: (
-        [say(row, "assistant", "<think>Wait\n\n" + "\n\n".join([PARAGRAPH] * 2) + "\n\n" + "\n".join(
-            f"Then we count on to {n} and see where we are." for n in range(9)) + "</think>7")
-         for row in rows[:5]] + rows[5:])),
-    "reflection_coverage": chat(unreflecting),
+    "repeated_paragraphs": chat(
+        lambda rows: (
+            [
+                say(
+                    row,
+                    "assistant",
+                    "<think>Wait\n\n"
+                    + "\n\n".join([PARAGRAPH] * 2)
+                    + "\n\n"
+                    + "\n".join(f"Then we count on to {n} and see where we are." for n in range(9))
+                    + "</think>7",
+                )
+                for row in rows[:5]
+            ]
+            + rows[5:]
+        )
+    ),
+    "reflection_coverage": replace(chat(unreflecting), recipe=little_reflection),
     "turns_closed": packed(unclose),
 }

@@ -1,10 +1,12 @@
 """E1: a corpus with one fault. Prose is written from the corpus's own words, so that only the
 fault sets it apart."""
 
+import json
 import random
 import re
+import shutil
 
-from poison_parts import Poison
+from poison_parts import Poison, quoted_words, wordy_family
 from quality_parts import rewrite
 
 from longstride.data.measures.language import language_of
@@ -90,14 +92,14 @@ def written(fault, share=0.4):
 
 
 def each_line(edit, words=11):
-    return lambda w: "\n".join(edit(w, i, line) for i, line in enumerate(w.lines(SIZE, words)))[:SIZE]
+    return lambda w: "\n".join(edit(w, i, line) for i, line in enumerate(w.lines(SIZE, words)))[
+        :SIZE
+    ]
 
 
 def each_word(edit):
     def fault(w):
-        lines = [
-            " ".join(edit(w, word) for word in line.split(" ")) for line in w.lines(SIZE)
-        ]
+        lines = [" ".join(edit(w, word) for word in line.split(" ")) for line in w.lines(SIZE)]
         return "\n".join(lines)[:SIZE]
 
     return fault
@@ -198,7 +200,9 @@ def fill(rows):
     missing = 60_000 - sum(len(row.text) for row in rows)
     if missing > 0:
         last = max(i for i, row in enumerate(rows) if row.domain == "code")
-        rows[last] = rows[last].model_copy(update={"text": rows[last].text + " " * min(missing, 900)})
+        rows[last] = rows[last].model_copy(
+            update={"text": rows[last].text + " " * min(missing, 900)}
+        )
     return rows
 
 
@@ -242,6 +246,22 @@ def with_problem(parts, out):
     return documents(change)(parts, out)
 
 
+def with_words_of_a_problem(parts, out):
+    words = quoted_words(parts)
+    return documents(text(1, lambda t: f"{words} {t[len(words) + 1 :]}"))(parts, out)
+
+
+def lower_casing(parts, out):
+    """A tokenizer that folds case, so that its text never comes back as it was."""
+    shutil.copytree(parts["tokenizer"], out)
+    path = out / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    settings["normalizer"] = {"type": "Lowercase"}
+    path.write_text(json.dumps(settings))
+    publish(out, "tokenizer", "tokenizer")
+    return out
+
+
 def tokenizer_of(size):
     def write(parts, out):
         recipe = parts.recipe.model_copy(deep=True)
@@ -280,6 +300,8 @@ POISONS = {
     "duplicates": Poison(documents(twins)),
     "near_duplicates": Poison(documents(cousins)),
     "benchmark_problems": Poison(with_problem),
+    "benchmark_ngrams": Poison(with_words_of_a_problem, recipe=wordy_family()),
+    "tokenizer_round_trip": Poison(reference=lower_casing),
     "mixture_kl": Poison(documents(moved("book", "code", 0.12))),
     "reasoning_related_share": Poison(documents(moved("code", "web", 0.025))),
     "characters_planned": Poison(documents(thinned)),

@@ -56,8 +56,9 @@ def endless(tensors, records, manifest):
 
 
 def narrow(tensors, records, manifest):
+    """Every token counts towards the domain that has the smallest share."""
     for record in records:
-        record["domain_tokens"] = {"code": sum(record["domain_tokens"].values())}
+        record["domain_tokens"] = {"reasoning": sum(record["domain_tokens"].values())}
 
 
 def lie(tensors, records, manifest):
@@ -117,7 +118,7 @@ def few_but_ended(tensors, records, manifest):
 
 def cut(tensors, records, manifest):
     for record in records:
-        record["truncated_documents"] = len(record["documents"])
+        record["truncated_documents"] = 2 * len(record["documents"])
 
 
 def unsplit(tensors, records, manifest):
@@ -133,6 +134,7 @@ def all_long(tensors, records, manifest):
     tensors["loss_mask_NT"][:] = np.arange(shape[1]) > 0
     for record in records:
         record["documents"] = record["documents"][:1]
+        record["truncated_documents"] = 1
         record["longest_document_tokens"] = shape[1]
         record["target_tokens"] = shape[1] - 1
 
@@ -161,7 +163,7 @@ def nothing_split(recipe):
 
 
 POISONS = {
-    "window": Poison(other_window, frozenset({"long_share", "short_share"})),
+    "window": Poison(other_window, frozenset()),
     "no_padding": packed(pad),
     "segments_ordered": packed(gap, "records_agree"),
     "positions_restart": packed(shift_positions),
@@ -180,7 +182,13 @@ POISONS = {
     "split_rows": Poison(packed(unsplit).subject, recipe=nothing_split),
     "truncated_documents": packed(cut),
     "short_share": packed(all_long),
-    "domain_lengths": Poison(counted(packed_length__code__64=90, packed_length__code__512=10,
-                                     source_length__code__64=10, source_length__code__512=90)),
+    "domain_lengths": Poison(
+        counted(
+            packed_length__code__64=90,
+            packed_length__code__512=10,
+            source_length__code__64=10,
+            source_length__code__512=90,
+        )
+    ),
     "needle_coverage": Poison(counted(needles__64__0=30, needles__64__5=3)),
 }

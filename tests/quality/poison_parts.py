@@ -6,10 +6,12 @@ from pathlib import Path
 
 from quality_parts import Parts
 
+import longstride.data.held_out as held_out
 from longstride.errors import QualityGateBlocked
 from longstride.quality import baselines
 from longstride.quality.gate import run_gate
 from longstride.store.files import read_json
+from schemas.data import TaskFamily, TaskLevel
 from schemas.recipe import Recipe
 from schemas.verdict import Profile, Verdict
 
@@ -47,6 +49,24 @@ CLEAN = {
     "E7": Clean("pretrain", "trained", "init"),
     "E8": Clean("benchmark", "after", "before"),
 }
+
+
+def wordy_family(weight=0.02):
+    """A change of the recipe: a family whose problems quote texts of their own."""
+
+    def change(recipe):
+        level = TaskLevel(parameters={"min_words": 14, "max_words": 14})
+        recipe.tasks.append(TaskFamily(name="letter_counting", levels=[level], weight=weight))
+
+    return change
+
+
+def quoted_words(parts) -> str:
+    """Ten words in a row of such a problem, and not the whole of it."""
+    recipe = parts.recipe.model_copy(deep=True)
+    wordy_family()(recipe)
+    problem = held_out.benchmark_problems(recipe)[-1]
+    return " ".join(problem.prompt.split('"')[3].split()[2:12])
 
 
 def verdict_on(edge: str, poison: Poison, parts: Parts, out: Path) -> Verdict:

@@ -2,11 +2,9 @@
 
 import json
 
-from poison_parts import Poison
+from poison_parts import Poison, quoted_words, wordy_family
 from quality_parts import rewrite
 
-from longstride.data.tasks import draw
-from schemas.data import TaskFamily
 from schemas.rows import RLPrompt
 
 
@@ -46,17 +44,9 @@ def large_batch(recipe):
     recipe.rl.groups_per_batch = 30
 
 
-def another_family(recipe):
-    recipe.tasks.append(TaskFamily(
-        name="basic_arithmetic", levels=recipe.tasks[0].levels, weight=0.02))  # fmt: skip
-
-
-def strangers(rows):
-    """Prompts of a family of another kind stand for half."""
-    return [
-        row.model_copy(update={"family": "chain_sum" if n % 2 else "gcd"})
-        for n, row in enumerate(rows)
-    ]
+def of_parts_words(parts):
+    """Words in a row of a problem, by a prompt of its family."""
+    return edit(prompt=f"How long is this: {quoted_words(parts)}?", family="letter_counting")
 
 
 def tested(rows):
@@ -89,6 +79,9 @@ POISONS = {
     "families_known": prompts(
         lambda rows: [rows[0].model_copy(update={"family": "gcd", "verifier": "exact_match"}),
                       *rows[1:]]),
+    "families_present": Poison(recipe=wordy_family()),
+    "family_shares": prompts(edit(family="letter_counting"), recipe=wordy_family(9.0)),
+    "benchmark_ngrams": prompts(of_parts_words, recipe=wordy_family()),
     "prompt_length": prompts(wordy),
     "code_tests": prompts(tested),
     "mean_pass_rate": prompts(easy),

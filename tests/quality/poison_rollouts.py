@@ -57,8 +57,7 @@ def collapsed_entropy(rollouts):
 
 def long_wrong_answers(rollouts):
     for number, rollout in enumerate(rollouts):
-        keep = 12 if rollout.correct else 20
-        keep += number % 3
+        keep = 26 if number < 2 and not rollout.correct else 12 + (7 * number) % 5
         names = ("tokens", "logprobs", "trainer_logprobs", "importance_weights")
         cut = {name: getattr(rollout, name)[:keep] for name in names}
         rollouts[number] = rollout.model_copy(update=cut)
@@ -87,9 +86,11 @@ def stuck(rows):
 
 def drifting_apart(rows):
     """The last batch's trainer is off by a little that grows."""
-    for rollout in rows[12:]:
-        rollout.trainer_logprobs = [v - 0.13 for v in rollout.logprobs]
-        rollout.trainer_logprobs = [min(-1e-9, v) for v in rollout.trainer_logprobs]
+    for number, rollout in enumerate(rows[12:]):
+        rollout.trainer_logprobs = [
+            v + 0.45 * (-1) ** place if math.exp(v) < 0.35 else v
+            for place, v in enumerate(rollout.logprobs)
+        ]
 
 
 def length_pays(rows):

@@ -58,7 +58,7 @@ def make_recipe(**changes) -> Recipe:
                "curation": {"candidates": 20, "samples": 4}},
         "benchmark": {"problems_per_level": 10, "samples_per_problem": 2},
         # A few thousand tokens do not show the mixture.
-        "quality": {"thresholds": {"E2/mixture_kl": 2.0}},
+        "quality": {"thresholds": {"E2/mixture_kl": 1.5}},
     }  # fmt: skip
     return Recipe.model_validate({**values, **changes})
 

@@ -50,9 +50,7 @@ def test_a_poison_fails_exactly_its_check(case, parts, checkpoints, tmp_path):
     poison = POISONS[edge][spec.name]
     verdict = verdict_on(edge, poison, parts, tmp_path)
     assert failed(verdict) == {spec.name} | poison.also
-    blocks = any(
-        check.severity == "block" for check in verdict.checks if not check.passed
-    )
+    blocks = any(check.severity == "block" for check in verdict.checks if not check.passed)
     assert verdict.passed is not blocks
     assert spec.severity != "block" or not verdict.passed
 
