@@ -1,4 +1,4 @@
-"""`longstride quality`: an edge's gate on files of one's own; `longstride bless`: a new baseline."""
+"""`longstride quality`: a gate on files of one's own; `longstride bless`: a new baseline."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from longstride.errors import (
     QualityGateBlocked,
     UsageError,
 )
-from longstride.quality.baselines import bless
 from longstride.quality.bare_files import as_artifact
+from longstride.quality.baselines import bless
 from longstride.quality.gate import INPUTS, run_gate
 from longstride.quality.suites import EDGES
 from longstride.store.files import read_json

@@ -5,8 +5,8 @@ A file whose tensors are all sound may still not load where the next stage runs.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -22,9 +22,8 @@ _PROMPT: Final = 4
 class Answering:
     """A process that loads a checkpoint while its parent goes on measuring.
 
-    It is a new interpreter, or a fork of this one where torch is imported already (the embedded
-    executor does so once a run), which spares its import. Either way nothing of the checkpoint is
-    in it before it reads the files.
+    It is a fork of this process, which has imported torch (the embedded executor does so once a
+    run) but read nothing of the checkpoint.
     """
 
     def __init__(self, checkpoint: Path, seconds: float) -> None:
@@ -32,8 +31,9 @@ class Answering:
         self.problem = ""
         self._seconds = seconds
         self._deadline = time.monotonic() + seconds
-        kind = "fork" if "torch" in sys.modules else "spawn"
-        context: Any = multiprocessing.get_context(kind)
+        # Imported before the fork, so that its cost is paid once where gates share a process.
+        importlib.import_module("longstride.model.checkpoints")
+        context: Any = multiprocessing.get_context("fork")
         self._answers, out = context.Pipe(duplex=False)
         self._process = context.Process(target=_report, args=(checkpoint, out), daemon=True)
         self._process.start()

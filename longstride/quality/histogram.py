@@ -64,8 +64,9 @@ def _bars(column: ColumnProfile, low: float, high: float) -> list[str]:
         left = _place(column.low + number * width, low, high)
         right = _place(column.low + (number + 1) * width, low, high)
         height = max(1.5, (_BASE - 16) * count / tallest)
+        width_shown = max(3.0, right - left - 1)
         bars.append(
-            f'<rect x="{left:.1f}" y="{_BASE - height:.1f}" width="{max(3.0, right - left - 1):.1f}" '
+            f'<rect x="{left:.1f}" y="{_BASE - height:.1f}" width="{width_shown:.1f}" '
             f'height="{height:.1f}"><title>{count:,} rows</title></rect>'
         )
     return bars

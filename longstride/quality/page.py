@@ -9,7 +9,8 @@ from longstride.quality.suites import Suite
 from schemas.verdict import EDGE_TITLES, Check, Profile, Verdict
 
 _STYLE = """
-:root{color-scheme:light dark;--ok:#1a7f37;--warn:#9a6700;--block:#cf222e;--line:#8884;--bar:#5b8def}
+:root{color-scheme:light dark;--line:#8884;
+--ok:#1a7f37;--warn:#9a6700;--block:#cf222e;--bar:#5b8def}
 @media (prefers-color-scheme:dark){:root{--ok:#238636;--warn:#9e6a03;--block:#da3633;--bar:#6ea8fe}}
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}
@@ -58,7 +59,8 @@ def verdict_page(
             lines.append(_comparison(profile, before))
         elif verdict.checks:
             lines.append(
-                "<p>No blessed run to compare with: <code>longstride bless RUN</code> makes one.</p>"
+                "<p>No blessed run to compare with; <code>longstride bless RUN</code> makes one."
+                "</p>"
             )
         lines.append(_figures(profile, suite))
     lines.append(

@@ -174,10 +174,6 @@ def words_of_problem(parts):
     return [f"How long is this: {quoted_words(parts)}? {n}" for n in range(8)]
 
 
-def plain(rows):
-    return [row.model_copy(update={"reflection": False}) for row in rows]
-
-
 def fewer(rows):
     return rows[: len(rows) // 3]
 

@@ -11,7 +11,7 @@ from longstride.store.artifacts import record_files
 
 
 def remake(source, out, tensors=lambda t: None, config=lambda c: None, manifest=lambda m: None):
-    out.mkdir()
+    out.mkdir(parents=True)
     weights = dict(load_file(source / "model.safetensors"))
     tensors(weights)
     save_file(weights, out / "model.safetensors")

@@ -17,11 +17,56 @@ from schemas.rows import Document
 SECRET = "AKIA" + "QWERTYUIOPASDFGH"
 STOPS = ("the", "be", "to", "of", "and", "that", "have", "with")
 SIZE = 1_400
-GERMAN = (
-    "der Hund läuft durch den großen Wald und sucht seine Familie weil die Nacht schon lange "
-    "gekommen ist aber niemand hört ihn wenn er unter dem alten Baum neben der Straße wartet "
-    "damit seine Schwester ihn endlich findet obwohl es regnet und der Wind über die Felder weht"
-).split()
+GERMAN = [
+    "der",
+    "Hund",
+    "läuft",
+    "durch",
+    "den",
+    "großen",
+    "Wald",
+    "und",
+    "sucht",
+    "seine",
+    "Familie",
+    "weil",
+    "die",
+    "Nacht",
+    "schon",
+    "lange",
+    "gekommen",
+    "ist",
+    "aber",
+    "niemand",
+    "hört",
+    "ihn",
+    "wenn",
+    "er",
+    "unter",
+    "dem",
+    "alten",
+    "Baum",
+    "neben",
+    "der",
+    "Straße",
+    "wartet",
+    "damit",
+    "seine",
+    "Schwester",
+    "ihn",
+    "endlich",
+    "findet",
+    "obwohl",
+    "es",
+    "regnet",
+    "und",
+    "der",
+    "Wind",
+    "über",
+    "die",
+    "Felder",
+    "weht",
+]
 
 
 def documents(change):

@@ -85,12 +85,9 @@ def stuck(rows):
 
 
 def drifting_apart(rows):
-    """The last batch's trainer is off by a little that grows."""
-    for number, rollout in enumerate(rows[12:]):
-        rollout.trainer_logprobs = [
-            v + 0.45 * (-1) ** place if math.exp(v) < 0.35 else v
-            for place, v in enumerate(rollout.logprobs)
-        ]
+    """In the last batch the trainer thinks less of rare tokens."""
+    for rollout in rows[12:]:
+        rollout.trainer_logprobs = [v - 0.6 if math.exp(v) < 0.25 else v for v in rollout.logprobs]
 
 
 def length_pays(rows):
@@ -117,14 +114,16 @@ def heavy(rows):
 
 
 FIRST = make_rollouts()[0]
+ABOVE = [0.01, *FIRST.logprobs[1:]]
+BELOW = [-1.0, *FIRST.importance_weights[1:]]
 POISONS = {
     "ids_unique": rollouts(again, "groups_whole"),
     "logprobs_finite": rollouts(holed),
     "logprobs_not_positive": rollouts(edit(
-        logprobs=[0.01, *FIRST.logprobs[1:]], trainer_logprobs=[0.01, *FIRST.trainer_logprobs[1:]])),
+        logprobs=ABOVE, trainer_logprobs=[0.01, *FIRST.trainer_logprobs[1:]])),
     "lengths_equal": rollouts(edit(trainer_logprobs=FIRST.trainer_logprobs[:-1])),
     "weights_aligned": rollouts(edit(importance_weights=[1.0])),
-    "weights_not_negative": rollouts(edit(importance_weights=[-1.0, *FIRST.importance_weights[1:]])),
+    "weights_not_negative": rollouts(edit(importance_weights=BELOW)),
     "not_empty": rollouts(edit(tokens=[], logprobs=[], trainer_logprobs=[], importance_weights=[])),
     "within_window": rollouts(edit(window=10)),
     "within_context": rollouts(edit(prompt_tokens=[9] * 250)),

@@ -30,7 +30,7 @@ def test_a_process_that_hangs_could_not_run_and_is_killed(checkpoints, monkeypat
     monkeypatch.setattr(answering, "answer", lambda path: time.sleep(60))
     began = time.monotonic()
     with (
-        pytest.raises(GateCouldNotRun, match="within 0.5 s"),
+        pytest.raises(GateCouldNotRun, match=r"within 0\.5 s"),
         Answering(checkpoints[1], 0.5) as process,
     ):
         process.facts()

@@ -9,7 +9,6 @@ from quality_parts import write_rows
 
 from longstride.errors import GateCouldNotRun
 from longstride.quality.frame import Measured
-
 from longstride.quality.run_suite import rule_text, run_suite
 from longstride.quality.suites import CheckSpec, Suite
 
