@@ -48,8 +48,10 @@ class ExpectDriftToBeWithin(ColumnPairMapExpectation):
     """Expect a number to lie near the one of the last blessed run."""
 
     map_metric = "column_pair_values.within_drift"
-    domain_keys = ("batch_id", "table", "column_A", "column_B", "row_condition",
-                   "condition_parser", "ignore_row_if")  # fmt: skip
+    domain_keys = (  # type: ignore[assignment]
+        "batch_id", "table", "column_A", "column_B", "row_condition", "condition_parser",
+        "ignore_row_if",
+    )  # fmt: skip
     success_keys = ("relative", "absolute", "mostly")
 
     relative: float

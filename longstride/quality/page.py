@@ -109,7 +109,8 @@ def _comparison(profile: Profile, before: Profile) -> str:
 def _figures(profile: Profile, suite: Suite | None) -> str:
     """Histograms of columns with bounds, then of the other columns, folded away."""
     specs = suite.checks if suite is not None else []
-    ruled, others = [], []
+    ruled: list[str] = []
+    others: list[str] = []
     for name, column in profile.columns.items():
         own = [spec for spec in specs if spec.level == "rows" and spec.column == name]
         (ruled if own else others).append(histogram(name, column, own))

@@ -77,7 +77,7 @@ POISONS = {
         tensors=lambda t: t.update({"norm.weight": np.ones_like(t["norm.weight"], np.int32)})),
     "tensors_not_zero": checkpoint(
         tensors=lambda t: t.update({"norm.weight": t["norm.weight"] * 0})),
-    "head_in_float32": checkpoint(
+    "head_in_float32": checkpoint("answers",
         tensors=lambda t: t.update({"head.weight": t["head.weight"].astype(np.float16)})),
     "parameters_recorded": checkpoint(manifest=lambda m: m.update(parameters=7)),
     "architecture": checkpoint(config=lambda c: c.update(norm_eps=1e-3)),
