@@ -86,7 +86,12 @@ def _tell(arguments: argparse.Namespace, edge: Edge, out: Path, code: int, probl
     path = out / "verdict.json"
     verdict = read_json(path, Verdict) if code != COULD_NOT_RUN else None
     if arguments.json:
-        told: dict[str, object] = {"edge": edge, "outcome": word, "problem": problem, "report": str(out)}
+        told: dict[str, object] = {
+            "edge": edge,
+            "outcome": word,
+            "problem": problem,
+            "report": str(out),
+        }
         told |= {"verdict": verdict.model_dump(mode="json")} if verdict else {}
         print(json.dumps(told, indent=1, sort_keys=True))
         return code

@@ -38,11 +38,12 @@ class Agreement:
 
     def add(self, rollout: Rollout) -> None:
         """Take in the tokens of a rollout that both sides know."""
-        for sampled, trained in zip(rollout.logprobs, rollout.trainer_logprobs, strict=False):
-            if sampled is not None:
-                self._sampler.append(sampled)
-                self._trainer.append(trained)
-                self._batches.append(rollout.batch)
+        count = min(len(rollout.logprobs), len(rollout.trainer_logprobs))
+        pairs = zip(rollout.logprobs[:count], rollout.trainer_logprobs, strict=False)
+        known = [(sampled, trained) for sampled, trained in pairs if sampled is not None]
+        self._sampler += [sampled for sampled, _ in known]
+        self._trainer += [trained for _, trained in known]
+        self._batches += [rollout.batch] * len(known)
         if len(self._sampler) >= _HELD:
             self._merge()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -118,14 +119,16 @@ def _row(rollout: Rollout, recipe: Recipe, cap: float | None) -> RowFacts:
         "correct": rollout.correct,
         "advantage": rollout.advantage,
         "logprobs_missing": len(rollout.logprobs) - len(known),
-        "logprobs_positive": sum(value > 1e-6 for value in known) if known else 0,
+        "logprobs_positive": _count(known, 1e-6),
         "surprise": -math.fsum(known),
         "empty": count == 0,
         "trainer_lengths_differ": len(rollout.trainer_logprobs) not in (0, count),
         "weight_lengths_differ": len(weights) not in (0, count),
-        "weight_negative": sum(value < 0 for value in weights),
+        "weight_negative": sum(value < 0 for value in weights)
+        if min(weights, default=0) < 0
+        else 0,
         "weights": len(weights),
-        "weights_capped": 0 if cap is None else sum(value > cap for value in weights),
+        "weights_capped": 0 if cap is None else _count(weights, cap),
         "largest_weight": max(weights, default=None),
         "over_window": max(0, count - rollout.window),
         "over_context": max(0, len(tokens) - recipe.extension[-1].window),
@@ -135,6 +138,11 @@ def _row(rollout: Rollout, recipe: Recipe, cap: float | None) -> RowFacts:
         "repetitive": rollout.finish_reason == "repetition" or _compressible(rollout.text),
         "script_mixed": len(scripts_of(rollout.text)) > 1,
     }
+
+
+def _count(values: Sequence[float], above: float) -> int:
+    """How many values exceed a limit; nearly always none, which the largest tells."""
+    return sum(value > above for value in values) if max(values, default=above) > above else 0
 
 
 def _compressible(text: str) -> bool:
