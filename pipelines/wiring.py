@@ -22,7 +22,10 @@ TORCH = (
     "longstride.training.policy,longstride.training.language,longstride.training.curation,"
     "longstride.training.benchmarking,reasoning_gym,torch._dynamo"  # AdamW imports torch._dynamo
 )
-QUALITY = "longstride.quality.gate,longstride.quality.run_suite,great_expectations,reasoning_gym"
+QUALITY = (
+    "longstride.quality.gate,longstride.quality.expectations,great_expectations,reasoning_gym,"
+    "longstride.model.checkpoints"  # a checkpoint's gate loads it in a fork
+)
 REPORT = "longstride.report.exit_handler"
 
 

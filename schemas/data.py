@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import Contract
+from schemas.cleaning import CleaningConfig
 from schemas.rows import Domain
 
 
@@ -46,14 +47,16 @@ class ReasoningGymSource(_Source):
 
 
 class FileSource(_Source):
-    """Text of your own: a folder of text files, JSONL (.jsonl, .jsonl.gz) or Parquet."""
+    """Text of your own: a folder of text files, JSONL (also .gz, .zst), Parquet or Arrow."""
 
     kind: Literal["files"]
     """Discriminator."""
     uri: str = Field(min_length=1)
     """A local path, file:// or s3:// location; a folder is read recursively."""
     text_field: str = "text"
-    """Column or key that holds the text in JSONL and Parquet."""
+    """Column or key that holds the text in tables and JSONL."""
+    split: str = Field(default="train", min_length=1)
+    """Split to read where the folder is a saved Hugging Face data set with several."""
 
 
 Source = Annotated[
@@ -89,6 +92,8 @@ class DataConfig(Contract):
     """Longest document; longer ones are split at a line boundary."""
     minimum_characters: int = Field(default=80, ge=1)
     """Shorter documents are dropped."""
+    cleaning: CleaningConfig | None = Field(default_factory=CleaningConfig)
+    """What is dropped or mended between reading and mixing; null: only what is short or a copy."""
 
     @model_validator(mode="after")
     def _mixture_is_a_distribution(self) -> Self:

@@ -24,7 +24,9 @@ class Document(Contract):
     source: str = Field(min_length=1)
     """Name of the source in the recipe."""
     path: str = ""
-    """Where inside the source the text came from."""
+    """Where inside the source the text came from: file and row."""
+    offset: int | None = Field(default=None, ge=0)
+    """Byte of the (decompressed) file where the row begins, in formats that have one."""
     sha256: str = ""
     """Digest of the normalised text, for exact de-duplication."""
 

@@ -44,6 +44,44 @@ class Check(Contract):
     """Where the threshold comes from."""
 
 
+class ColumnProfile(Contract):
+    """How the finite values of a measured column lie."""
+
+    count: int = Field(ge=0)
+    """Rows with a finite value."""
+    low: float
+    """Smallest value."""
+    high: float
+    """Largest value."""
+    mean: float
+    """Mean."""
+    p01: float
+    """1st percentile."""
+    p50: float
+    """Median."""
+    p99: float
+    """99th percentile."""
+    histogram: list[int]
+    """Rows in equal bins from `low` to `high`."""
+
+
+class Profile(Contract):
+    """What was measured of a subject in numbers; the next run's drift is told against it."""
+
+    edge: Edge
+    """Which edge of the pipeline was guarded."""
+    stage: str
+    """Which stage of the run."""
+    recipe: str
+    """Name of the recipe."""
+    subject_digest: str
+    """Digest of the measured artifact."""
+    facts: dict[str, float]
+    """Finite numbers of the whole by name; `rows`, `<fact>` and `<column>/mean` and the like."""
+    columns: dict[str, ColumnProfile] = Field(default_factory=dict)
+    """Measured columns with bounds."""
+
+
 class Override(Contract):
     """An operator's decision to let a blocked gate pass."""
 
@@ -74,6 +112,8 @@ class Verdict(Contract):
     """For people, for example that a round was passed through."""
     override: Override | None = None
     """Set when an operator let a blocked gate pass."""
+    baseline: str = ""
+    """Digest of the subject whose blessed profile drift was told against; empty: there is none."""
 
     @property
     def blocked_by(self) -> list[Check]:

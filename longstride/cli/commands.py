@@ -130,6 +130,20 @@ def report(arguments: argparse.Namespace) -> int:
     return SUCCEEDED
 
 
+def quality(arguments: argparse.Namespace) -> int:
+    """Run an edge's gate on files of the user's own."""
+    from longstride.cli.quality import quality as run
+
+    return run(arguments, _recipe(arguments))
+
+
+def bless(arguments: argparse.Namespace) -> int:
+    """Make a run's gates the baseline that later runs are compared with."""
+    from longstride.cli.quality import bless_run
+
+    return bless_run(arguments, _run_dir(arguments))
+
+
 def list_runs(arguments: argparse.Namespace) -> int:
     """List runs, newest first."""
     found = sorted(arguments.runs.glob("*/state.sqlite"), key=os.path.getmtime, reverse=True)

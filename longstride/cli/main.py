@@ -1,4 +1,7 @@
-"""The `longstride` command. Exit codes: 0 done, 1 blocked or failed, 2 wrong usage."""
+"""The `longstride` command. Exit codes: 0 done, 1 blocked or failed, 2 wrong usage.
+
+`longstride quality` tells more: 3 blocked, 4 could not check.
+"""
 
 from __future__ import annotations
 
@@ -109,6 +112,24 @@ def _parser() -> argparse.ArgumentParser:
 
     _calibration_command(actions)
     storage.add_commands(actions)
+    quality = actions.add_parser(
+        "quality", help="run the quality gate of an edge on files of your own"
+    )
+    quality.add_argument("path", type=Path, help="artifact folder, or a .jsonl or .parquet file")
+    quality.add_argument("--edge", required=True, help="E1 to E8, or corpus, packed, sft, ...")
+    quality.add_argument("--recipe", default="tiny", help="recipe whose thresholds apply")
+    quality.add_argument("--set", dest="overrides", action="append", default=[],
+                         metavar="FIELD=VALUE", help="override one field of it")  # fmt: skip
+    quality.add_argument("--reference", type=Path, help="what the edge measures against")
+    quality.add_argument("--stage", help="stage whose settings apply, for example extend-2")
+    quality.add_argument("--out", type=Path, help="folder of verdict and page")
+    quality.add_argument("--json", action="store_true", help="print JSON")
+    quality.set_defaults(run=commands.quality)
+
+    bless = actions.add_parser("bless", help="make a run's gates the baseline of later runs")
+    _run_argument(bless)
+    bless.add_argument("--store", type=Path, help="folder of baselines (default: beside the runs)")
+    bless.set_defaults(run=commands.bless)
 
     runs = actions.add_parser("runs", help="list runs with their states")
     runs.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from longstride.data.userfiles import list_files
+from longstride.data.files.storage import list_files
 from longstride.store.artifacts import publish
 from longstride.store.files import write_json
 from longstride.version import versions

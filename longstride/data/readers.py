@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
+from longstride.data.files.reading import read_files
 from longstride.data.installed import package_documentation, standard_library
 from longstride.data.text import Quarantine
-from longstride.data.userfiles import read_files
 from longstride.data.worked_problems import worked_problems
 from schemas.data import (
     FileSource,

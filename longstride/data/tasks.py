@@ -58,7 +58,7 @@ def problems(family: TaskFamily, level: int, count: int, seed: int, split: Split
     for item in _draws(family, level, count, seed, split):
         if split_of(item["question"]) != split:
             continue
-        prompt = _prompt(family.name, level, item)
+        prompt = _prompt(family.name, level, _plain(family.name, item))
         if not is_sound(prompt):
             unsound += 1
         else:
@@ -170,7 +170,7 @@ def _draws(
         dataset = _dataset(family, level, start + drawn, _CHUNK)
         for index in range(_CHUNK):
             drawn += 1
-            item = _plain(family.name, dataset[index])
+            item = dataset[index]
             if item["question"] in seen:
                 stale += 1
                 continue

@@ -18,6 +18,7 @@ def decide(
     subject_digest: str,
     note: str = "",
     override: Override | None = None,
+    baseline: str = "",
 ) -> Verdict:
     """Pass unless a check of severity `block` failed and no operator overrides it.
 
@@ -46,4 +47,5 @@ def decide(
         subject_digest=subject_digest,
         note=note,
         override=override if blocked else None,
+        baseline=baseline,
     )

@@ -6,13 +6,19 @@ Imports stay light: Great Expectations, pandas, torch and the tokenizer load onl
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from longstride.errors import DataError, GateCouldNotRun, LongstrideError, QualityGateBlocked
 from longstride.gates import verdict as gates
+from longstride.quality import baselines
+from longstride.quality.baselines import PROFILE
+from longstride.quality.deadline import deadline, seconds_for
 from longstride.quality.frame import Measured
 from longstride.quality.page import verdict_page
 from longstride.quality.subject import Artifact, Subject
@@ -21,7 +27,7 @@ from longstride.store.artifacts import open_artifact, open_manifest, publish
 from longstride.store.files import read_text, write_json, write_text
 from schemas.artifacts import ArtifactKind, CheckpointManifest
 from schemas.recipe import Recipe
-from schemas.verdict import EDGE_TITLES, Check, Edge, Override, Severity, Verdict
+from schemas.verdict import EDGE_TITLES, Check, Edge, Override, Profile, Severity, Verdict
 
 CHECKPOINT_MANIFEST = "checkpoint.json"
 _SHOWN_OFFENDERS = 3
@@ -78,35 +84,122 @@ def run_gate(
     if edge not in INPUTS:
         raise GateCouldNotRun(f"{edge} has no suite; edges are {', '.join(EDGES)}")
     suite = resolve(load_suite(edge), recipe)
+    with scratch_beside(out) as scratch:
+        return _run(suite, stage, recipe, subject, reference, Places(out, html, scratch), override)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a gate writes."""
+
+    out: Path
+    html: Path | None
+    scratch: Path
+
+
+@contextmanager
+def scratch_beside(out: Path) -> Iterator[Path]:
+    """A directory on the disk of `out` that is gone afterwards."""
     try:
-        artifact = _open(subject, INPUTS[edge].subject)
-        against = _open_reference(edge, reference)
-        note = _passed_through(artifact) if edge == "E5" else ""
-        if note:
-            measured, checks = Measured([], {}), []
-        else:
-            measured = _measure(Subject(stage, recipe, artifact, against), INPUTS[edge].module)
-            checks = _judge(suite, measured, recipe.quality.offenders)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        made = TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
+    except OSError as error:
+        raise GateCouldNotRun(f"there is no room to measure beside {out}: {error}") from error
+    with made as name:
+        yield Path(name)
+
+
+def _run(
+    suite: Suite,
+    stage: str,
+    recipe: Recipe,
+    subject: Path,
+    reference: Path | None,
+    places: Places,
+    override: Override | None,
+) -> Verdict:
+    edge = suite.edge
+    try:
+        with deadline(seconds_for(recipe), f"{edge} at stage {stage!r}") as end:
+            found = _look(suite, stage, recipe, subject, reference, places.scratch, end)
     except DataError as error:
         refused = _unreadable(edge, stage, suite.digest, error)
-        _write(refused, subject, out, html)
-        raise QualityGateBlocked(_message(refused, out)) from error
-    except OSError as error:
+        _write(Looked(refused), subject, places)
+        raise QualityGateBlocked(_message(refused, places.out)) from error
+    except (OSError, MemoryError) as error:
         raise GateCouldNotRun(f"{edge} at stage {stage!r} could not run: {error}") from error
     verdict = gates.decide(
         edge,
         stage,
-        checks,
-        rows=len(measured.rows),
+        found.checks,
+        rows=found.measured.rows.count if found.measured else 0,
         suite_digest=suite.digest,
-        subject_digest=artifact.digest,
-        note=note,
+        subject_digest=found.digest,
+        note=found.note,
         override=override,
+        baseline=found.baseline,
     )
-    _write(verdict, subject, out, html)
+    looked = Looked(verdict, found.measured, found.profile, found.before, suite)
+    _write(looked, subject, places)
     if not verdict.passed:
-        raise QualityGateBlocked(_message(verdict, out))
+        raise QualityGateBlocked(_message(verdict, places.out))
     return verdict
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What measuring and judging gave."""
+
+    digest: str
+    checks: list[Check]
+    measured: Measured | None = None
+    profile: Profile | None = None
+    before: Profile | None = None
+    note: str = ""
+    baseline: str = ""
+
+
+def _look(
+    suite: Suite,
+    stage: str,
+    recipe: Recipe,
+    subject: Path,
+    reference: Path | None,
+    scratch: Path,
+    end: float,
+) -> _Found:
+    edge = suite.edge
+    artifact = _open(subject, INPUTS[edge].subject)
+    against = _open_reference(edge, reference)
+    if edge == "E5" and (note := _passed_through(artifact)):
+        return _Found(artifact.digest, [], note=note)
+    measured = measure_edge(edge, Subject(stage, recipe, artifact, against), scratch, end)
+
+    from longstride.quality.profile import make_profile
+    from longstride.quality.run_suite import run_suite
+
+    profile = make_profile(edge, stage, recipe, artifact.digest, measured)
+    before = baselines.find(recipe.name, edge, stage)
+    checks = run_suite(suite, measured, recipe.quality.offenders, profile, before)
+    return _Found(
+        artifact.digest, checks, measured, profile, before,
+        baseline=before.subject_digest if before else "",
+    )  # fmt: skip
+
+
+def measure_edge(edge: Edge, subject: Subject, scratch: Path, end: float | None = None) -> Measured:
+    """Measure the subject of an edge; rows go to a file in `scratch`.
+
+    Raises:
+        DataError: The subject cannot be read.
+        GateCouldNotRun: The measuring itself failed, or the time `end` has passed.
+    """
+    from longstride.quality.frame import MEASURED, RowWriter
+
+    module = import_module(f"longstride.quality.{INPUTS[edge].module}")
+    measure: Callable[[Subject, RowWriter], Measured] = module.measure
+    with RowWriter(scratch / MEASURED, module.COLUMNS, end) as writer:
+        return measure(subject, writer)
 
 
 @dataclass(frozen=True)
@@ -160,17 +253,6 @@ def _open_reference(edge: Edge, path: Path | None) -> Artifact | None:
         raise GateCouldNotRun(f"{edge}: the reference cannot be used: {error}") from error
 
 
-def _measure(subject: Subject, module: str) -> Measured:
-    measure: Callable[[Subject], Measured] = import_module(f"longstride.quality.{module}").measure
-    return measure(subject)
-
-
-def _judge(suite: Suite, measured: Measured, offenders: int) -> list[Check]:
-    from longstride.quality.run_suite import run_suite
-
-    return run_suite(suite, measured, offenders)
-
-
 def _passed_through(rollouts: Artifact) -> str:
     """Say that a round did nothing because the ladder had ended; empty for a round that ran."""
     path = rollouts.path / "summary.json"
@@ -200,14 +282,30 @@ def _unreadable(edge: Edge, stage: str, suite_digest: str, error: LongstrideErro
     )
 
 
-def _write(verdict: Verdict, subject: Path, out: Path, html: Path | None) -> None:
-    page = verdict_page(verdict, subject.name)
+@dataclass(frozen=True)
+class Looked:
+    """A verdict with what its page and its artifact hold besides."""
+
+    verdict: Verdict
+    measured: Measured | None = None
+    profile: Profile | None = None
+    before: Profile | None = None
+    suite: Suite | None = None
+
+
+def _write(looked: Looked, subject: Path, places: Places) -> None:
+    verdict, out = looked.verdict, places.out
+    page = verdict_page(verdict, subject.name, looked.profile, looked.before, looked.suite)
     try:
+        out.mkdir(parents=True, exist_ok=True)
         write_json(out / "verdict.json", verdict)
         write_text(out / "report.html", page)
+        if looked.profile is not None and looked.measured is not None:
+            write_json(out / PROFILE, looked.profile)
+            os.replace(looked.measured.rows.path, out / looked.measured.rows.path.name)
         publish(out, "verdict", verdict.stage, parents={"subject": verdict.subject_digest})
-        if html is not None:
-            write_text(html, page)
+        if places.html is not None:
+            write_text(places.html, page)
     except OSError as error:
         raise GateCouldNotRun(
             f"the verdict of {verdict.edge} could not be written: {error}"

@@ -6,7 +6,8 @@ import math
 from typing import Final
 
 from longstride.errors import CheckpointError, DataError, GateCouldNotRun
-from longstride.quality.frame import Measured, RowFacts
+from longstride.quality.answering import Answering
+from longstride.quality.frame import Columns, Measured, RowFacts, RowWriter
 from longstride.quality.subject import Subject
 from longstride.quality.tensors import TensorFacts, tensor_facts
 from longstride.recipe.stages import extension_of
@@ -19,25 +20,50 @@ OPTIMIZER: Final = "optimizer.safetensors"
 _FREE: Final = frozenset({"rope_base", "lightning_chunk"})
 """Settings that may differ from the recipe's model: one grows with the window, one is speed."""
 _LOSS: Final = "validation_loss"
+_LARGEST_LOSS: Final = 20.0
+"""Nats a token; more than guessing uniformly over any vocabulary there is."""
+ANSWER_SECONDS: Final = 300.0
+"""Deadline of the process that loads a checkpoint and answers a prompt."""
 
 
-def measure(subject: Subject) -> Measured:
+COLUMNS: Final[Columns] = {
+    "id": "text",
+    "values": "count",
+    "not_finite": "count",
+    "shape_differs": "flag",
+    "all_zero": "flag",
+    "not_float": "flag",
+}
+
+
+def measure(subject: Subject, writer: RowWriter) -> Measured:
     """Measure a checkpoint; the reference is its parent, when it has one.
 
-    Rows of the frame are tensors.
+    Rows of the frame are tensors. Meanwhile a fresh process loads the checkpoint and answers a
+    prompt, as the next stage will.
 
     Raises:
         CheckpointError: A file cannot be read; names the file and the tensor.
     """
     config = _config(subject)
+    with Answering(subject.path, ANSWER_SECONDS) as answering:
+        return _measure(subject, writer, config, answering)
+
+
+def _measure(
+    subject: Subject, writer: RowWriter, config: ModelConfig, answering: Answering
+) -> Measured:
     expected = expected_shapes(config)
     found = list(tensor_facts(subject.path / WEIGHTS))
     if not found:
         raise CheckpointError(f"{subject.path / WEIGHTS} holds no tensors; rerun its stage")
-    rows = [_row(facts, expected.get(facts.name)) for facts in found]
+    for facts in found:
+        writer.append(_row(facts, expected.get(facts.name)))
     optimizer = subject.path / OPTIMIZER
-    if optimizer.is_file():
-        rows += [_row(facts, None, prefix="optimizer/") for facts in tensor_facts(optimizer)]
+    resumes = optimizer.is_file()
+    for facts in tensor_facts(optimizer) if resumes else ():
+        writer.append(_row(facts, None, prefix="optimizer/"))
+    rows = writer.finish()
     names = {facts.name for facts in found}
     missing, unknown = sorted(expected.keys() - names), sorted(names - expected.keys())
     manifest = _manifest(subject.subject.manifest)
@@ -52,13 +78,18 @@ def measure(subject: Subject) -> Measured:
         "config_differs": len(differing),
         "rope_base_ratio": config.rope_base / _rope_base(subject),
         "vocabulary_fits": subject.recipe.tokenizer.vocab_size <= config.vocab_size,
+        # RL rounds begin where the last one's optimizer stopped; language stages begin afresh.
+        "optimizer_present": resumes if manifest.stage.startswith("rl-") else None,
         **_lineage(manifest, subject),
+        **answering.facts(),
     }
     culprits = {
         "missing_tensors": missing,
         "unknown_tensors": unknown,
         "config_differs": differing,
     }
+    if answering.problem:
+        culprits["answers"] = [answering.problem]
     return Measured(rows, summary, culprits)
 
 
@@ -103,6 +134,7 @@ def _row(facts: TensorFacts, shape: tuple[int, ...] | None, prefix: str = "") ->
     weights = not prefix
     return {
         "id": f"{prefix}{facts.name}",
+        "values": math.prod(facts.shape),
         "not_finite": facts.not_finite,
         "shape_differs": facts.shape != shape if weights and shape is not None else None,
         "all_zero": facts.all_zero if weights else None,
@@ -140,7 +172,9 @@ def _lineage(manifest: CheckpointManifest, subject: Subject) -> RowFacts:
         "parent_recorded": None,
         "tokens_gained": None,
         "perplexity_ratio": _ratio(manifest, f"{_LOSS}_before", manifest),
-        "metrics_finite": all(math.isfinite(value) for value in losses),
+        "losses_sound": all(math.isfinite(v) and v < _LARGEST_LOSS for v in losses),
+        "validation_loss": manifest.metrics.get(_LOSS),
+        "tokenizer_equal": None,
     }
     if subject.reference is None:
         return facts
@@ -149,6 +183,9 @@ def _lineage(manifest: CheckpointManifest, subject: Subject) -> RowFacts:
     same = subject.subject.digest == subject.reference.digest
     facts["parent_recorded"] = same or subject.reference.digest in manifest.parents.values()
     facts["tokens_gained"] = manifest.tokens_seen - parent.tokens_seen
+    own, of_parent = manifest.parents.get("tokenizer"), parent.parents.get("tokenizer")
+    if own is not None and of_parent is not None:
+        facts["tokenizer_equal"] = own == of_parent
     return facts
 
 

@@ -7,16 +7,27 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
-from longstride.data.measures.minhash import near_duplicates
+from longstride.data.measures.language import UNDETERMINED, language_of
+from longstride.data.measures.overlap import ProblemIndex
 from longstride.data.measures.prose import NAMES, prose_facts
 from longstride.data.measures.secrets import email_count, public_ip_count, secret_count
-from longstride.data.measures.words import Hashes, WordHasher, split_words
+from longstride.data.measures.words import WordHasher, split_words
 from longstride.errors import DataError
 from longstride.quality.benchmark import benchmark_index
-from longstride.quality.frame import Measured, RowFacts, Tally, require_rows
+from longstride.quality.frame import (
+    Columns,
+    Measured,
+    RowFacts,
+    RowWriter,
+    Seen,
+    Tally,
+    require_rows,
+)
+from longstride.quality.residue import Residue
 from longstride.quality.subject import Subject, reference_faults
 from longstride.store.files import read_jsonl
 from schemas.recipe import Recipe
@@ -25,67 +36,114 @@ from schemas.rows import Document, Domain
 PROSE: Final = frozenset({"stem", "book", "web"})
 """Domains of running text; code and generated problems break rules of prose honestly."""
 REASONING_RELATED: Final = frozenset({"stem", "code", "book", "reasoning"})
-_SAMPLED_CHARACTERS: Final = 60_000
+LANGUAGES: Final = frozenset({"en"})
+"""Languages of running text that the recipes here train on."""
+_SAMPLED_BYTES: Final = 60_000
 _SPACES: Final = re.compile(r"\s+")
+_COUNTS: Final = frozenset({"words", "stop_words"})
+
+COLUMNS: Final[Columns] = {
+    "id": "text",
+    "domain": "text",
+    "characters": "count",
+    "blank": "flag",
+    "control": "flag",
+    "replacement": "flag",
+    "duplicate": "flag",
+    "near_duplicate": "flag",
+    "secrets": "count",
+    "emails": "count",
+    "public_ips": "count",
+    "holds_benchmark_problem": "flag",
+    "benchmark_ngram": "flag",
+    "foreign_language": "flag",
+    "language_probability": "number",
+    **{name: "count" if name in _COUNTS else "number" for name in NAMES},
+}
 
 
-def measure(subject: Subject) -> Measured:
+def measure(subject: Subject, writer: RowWriter) -> Measured:
     """Measure a documents artifact; the reference is the tokenizer.
+
+    Documents are read one at a time; what stays in memory is 8 bytes a document for exact
+    duplicates, and near-duplicates lie on disk until they are compared.
 
     Raises:
         DataError: A row cannot be read, or there is none.
         GateCouldNotRun: The tokenizer or the benchmark's problems cannot be used.
     """
+    import polars as pl
+
     path = subject.path / "documents.jsonl"
-    documents = list(read_jsonl(path, Document))
-    require_rows(documents, path, "documents")
-    hasher = WordHasher()
-    words = [split_words(document.text) for document in documents]
+    meter = _DocumentMeter(subject.recipe)
+    tokens = _TokenMeter(subject, path)
     tally = Tally()
-    rows = _rows(documents, words, subject.recipe, hasher)
+    characters: Counter[str] = Counter()
+    with Residue(path, writer.scratch, meter.hasher) as residue:
+        for number, document in enumerate(read_jsonl(path, Document)):
+            row = meter.facts(document)
+            if document.domain != "reasoning":
+                # Generated problems repeat their template by design.
+                residue.add(number, meter.hasher.hash_words(meter.words))
+            characters[document.domain] += len(document.text)
+            tokens.see(document, tally)
+            limit = subject.recipe.data.document_characters
+            tally.flag("overlong_share", document.id, len(document.text) > limit)
+            writer.append(row)
+        require_rows(writer.count, path, "documents")
+        rows = writer.finish({"near_duplicate": residue.find()})
+    near = rows.facts(share=pl.col("near_duplicate").mean())["share"]
+    tally.culprits["near_duplicate_share"] = rows.ids(pl.col("near_duplicate")) if near else []
     summary: RowFacts = {
-        "documents": len(documents),
-        **_plan_facts(documents, subject, tally),
-        **mixture_facts(_characters(documents), subject.recipe),
-        **_token_facts(documents, subject, tally),
+        "documents": rows.count,
+        "near_duplicate_share": near,
+        **_plan_facts(sum(characters.values()), rows.count, subject, tally),
+        **mixture_facts(characters, subject.recipe),
+        **tokens.facts(tally),
     }
     return Measured(rows, summary, tally.culprits)
 
 
-def _rows(
-    documents: Sequence[Document],
-    words: Sequence[Sequence[str]],
-    recipe: Recipe,
-    hasher: WordHasher,
-) -> list[RowFacts]:
-    index = benchmark_index(recipe, hasher)
-    hashes = [hasher.hash_words(chosen) for chosen in words]
-    near = _near(documents, hashes)
-    seen: set[bytes] = set()
-    rows: list[RowFacts] = []
-    for number, (document, words_W) in enumerate(zip(documents, hashes, strict=True)):
+class _DocumentMeter:
+    """Facts of one document after another."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.hasher = WordHasher()
+        self.words: list[str] = []
+        self._index: ProblemIndex = benchmark_index(recipe, self.hasher)
+        self._seen = Seen()
+
+    def facts(self, document: Document) -> RowFacts:
         text, generated = document.text, document.domain == "reasoning"
-        key = _normalised_digest(text)
+        self.words = split_words(text)
+        words_W = self.hasher.hash_words(self.words)
+        prose = document.domain in PROSE
         row: RowFacts = {
             "id": document.id,
+            "domain": document.domain,
             "characters": len(text),
             "blank": not text.strip(),
-            "control": "\0" in text or any(0xD800 <= ord(c) <= 0xDFFF for c in _suspects(text)),
+            "control": "\0" in text or bool(_suspects(text)),
             "replacement": "\ufffd" in text,
-            "duplicate": key in seen,
-            # Generated problems repeat their template by design.
-            "near_duplicate": None if generated else number in near,
+            "duplicate": self._seen.again(_normalised_digest(text)),
+            "near_duplicate": None if generated else False,
             "secrets": secret_count(text),
             "emails": email_count(text),
             "public_ips": public_ip_count(text),
-            "holds_benchmark_problem": index.holds(words_W),
-            "benchmark_ngram": None if generated else index.overlaps(words_W),
+            "holds_benchmark_problem": self._index.holds(words_W),
+            "benchmark_ngram": None if generated else self._index.overlaps(words_W),
+            "foreign_language": None,
+            "language_probability": None,
         }
-        prose = document.domain in PROSE
-        row.update(prose_facts(text, words[number], words_W) if prose else dict.fromkeys(NAMES))
-        seen.add(key)
-        rows.append(row)
-    return rows
+        if prose:
+            code, probability = language_of(text)
+            if code != UNDETERMINED:
+                row["foreign_language"] = code not in LANGUAGES
+                row["language_probability"] = probability
+            row.update(prose_facts(text, self.words, words_W))
+        else:
+            row.update(dict.fromkeys(NAMES))
+        return row
 
 
 def _suspects(text: str) -> str:
@@ -93,40 +151,23 @@ def _suspects(text: str) -> str:
     return "" if text.isascii() else re.sub(r"[^\ud800-\udfff]", "", text)
 
 
-def _near(documents: Sequence[Document], hashes: Sequence[Hashes]) -> set[int]:
-    chosen = [i for i, document in enumerate(documents) if document.domain != "reasoning"]
-    return {chosen[i] for i in near_duplicates([hashes[i] for i in chosen])}
-
-
 def _normalised_digest(text: str) -> bytes:
     plain = _SPACES.sub(" ", unicodedata.normalize("NFC", text)).strip().casefold()
     return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).digest()
 
 
-def _characters(documents: Sequence[Document]) -> Counter[str]:
-    characters: Counter[str] = Counter()
-    for document in documents:
-        characters[document.domain] += len(document.text)
-    return characters
-
-
-def _plan_facts(documents: Sequence[Document], subject: Subject, tally: Tally) -> RowFacts:
-    data = subject.recipe.data
-    characters = sum(len(document.text) for document in documents)
-    for document in documents:
-        tally.flag("overlong_share", document.id, len(document.text) > data.document_characters)
-    manifest = subject.subject.manifest
-    declared = manifest.counts.get("documents", len(documents))
-    if declared != len(documents):
+def _plan_facts(characters: int, documents: int, subject: Subject, tally: Tally) -> RowFacts:
+    declared = subject.subject.manifest.counts.get("documents", documents)
+    if declared != documents:
         raise DataError(
-            f"{subject.path / 'documents.jsonl'} holds {len(documents)} rows, its manifest "
+            f"{subject.path / 'documents.jsonl'} holds {documents} rows, its manifest "
             f"declares {declared}; rerun the corpus step"
         )
     quarantined, read = _quarantine(subject)
     return {
-        "characters_ratio": characters / data.characters,
-        "overlong_share": tally.share("overlong_share", len(documents)),
-        "quarantine_share": quarantined / (read or quarantined + len(documents)),
+        "characters_ratio": characters / subject.recipe.data.characters,
+        "overlong_share": tally.share("overlong_share", documents),
+        "quarantine_share": quarantined / (read or quarantined + documents),
     }
 
 
@@ -164,24 +205,37 @@ def mixture_facts(
     }
 
 
-def _token_facts(documents: Sequence[Document], subject: Subject, tally: Tally) -> RowFacts:
+class _TokenMeter:
     """What the tokenizer makes of a sample spread evenly over the corpus."""
-    from longstride.tokens.tokenizer import Tokenizer
 
-    with reference_faults("the tokenizer"):
-        tokenizer = Tokenizer.load(subject.against)
-    total = sum(len(document.text) for document in documents)
-    stride = max(1, -(-total // _SAMPLED_CHARACTERS))
-    sample = documents[::stride]
-    tokens = characters = 0
-    for document in sample:
-        ids = tokenizer.encode(document.text)
-        tokens += len(ids)
-        characters += len(document.text)
-        outside = any(not 0 <= token < subject.recipe.model.vocab_size for token in ids)
-        lost = tokenizer.decode(ids) != document.text
-        tally.flag("untokenizable_share", document.id, outside or lost)
-    return {
-        "untokenizable_share": tally.share("untokenizable_share", len(sample)),
-        "characters_per_token": characters / max(1, tokens),
-    }
+    def __init__(self, subject: Subject, path: Path) -> None:
+        from longstride.tokens.tokenizer import Tokenizer
+
+        with reference_faults("the tokenizer"):
+            self._tokenizer = Tokenizer.load(subject.against)
+        self._vocabulary = subject.recipe.model.vocab_size
+        size = path.stat().st_size if path.is_file() else 0
+        self._stride = max(1, -(-size // _SAMPLED_BYTES))
+        self._seen = self._sampled = self._tokens = self._characters = self._unknown = 0
+
+    def see(self, document: Document, tally: Tally) -> None:
+        chosen = self._seen % self._stride == 0
+        self._seen += 1
+        if not chosen:
+            return
+        ids = self._tokenizer.encode(document.text)
+        self._sampled += 1
+        self._tokens += len(ids)
+        self._characters += len(document.text)
+        outside = sum(not 0 <= token < self._vocabulary for token in ids)
+        self._unknown += outside
+        lost = self._tokenizer.decode(ids) != document.text
+        tally.flag("untokenizable_share", document.id, lost)
+        tally.flag("unknown_token_share", document.id, outside > 0)
+
+    def facts(self, tally: Tally) -> RowFacts:
+        return {
+            "untokenizable_share": tally.share("untokenizable_share", self._sampled),
+            "unknown_token_share": self._unknown / max(1, self._tokens),
+            "characters_per_token": self._characters / max(1, self._tokens),
+        }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
 from longstride.data.measures.overlap import Problem, ProblemIndex
 from longstride.data.measures.words import WordHasher
 from longstride.quality.benchmark import NGRAM, benchmark_index
-from longstride.quality.frame import Measured, RowFacts, require_rows
+from longstride.quality.frame import Columns, Measured, RowFacts, RowWriter, Seen, require_rows
 from longstride.quality.subject import Subject, reference_faults
 from longstride.store.files import read_jsonl
 from schemas.recipe import Recipe
@@ -21,38 +22,61 @@ _TRUE_FALSE: Final = re.compile(r"\btrue or false\b|\byes or no\b", re.IGNORECAS
 _CHOICES: Final = re.compile(r"^\s*\(?[A-D][).:]\s+\S", re.MULTILINE)
 _PARTS: Final = re.compile(r"^\s*\(?(?:[a-d]|i{1,3})\)\s+\S", re.MULTILINE)
 
+COLUMNS: Final[Columns] = {
+    "id": "text",
+    "family": "text",
+    "level": "count",
+    "answer_verifies": "flag",
+    "wrong_answer_accepted": "flag",
+    "unverifiable_type": "flag",
+    "benchmark_problem": "flag",
+    "benchmark_ngram": "flag",
+    "sft_prompt": "flag",
+    "pass_rate_measured": "flag",
+    "pass_rate": "number",
+    "in_band": "flag",
+    "prompt_words": "count",
+    "words_over_room": "count",
+    "tests": "count",
+    "duplicate": "flag",
+}
 
-def measure(subject: Subject) -> Measured:
+
+def measure(subject: Subject, writer: RowWriter) -> Measured:
     """Measure RL prompts; the reference is the chat examples of SFT.
 
     Raises:
         DataError: A row cannot be read, there is none, or it names an unknown verifier.
         GateCouldNotRun: The chat examples or the benchmark's problems cannot be used.
     """
+    import polars as pl
+
     path = subject.path / "prompts.jsonl"
-    prompts = list(read_jsonl(path, RLPrompt))
-    require_rows(prompts, path, "prompts")
     hasher = WordHasher()
     held_out = benchmark_index(subject.recipe, hasher)
-    taught = _taught(subject, hasher)
-    seen: set[bytes] = set()
-    rows = []
-    for prompt in prompts:
+    taught = _taught(subject.against / "examples.jsonl", hasher)
+    seen = Seen()
+    families: Counter[str] = Counter()
+    for prompt in read_jsonl(path, RLPrompt):
         row = _facts(prompt, held_out, taught, hasher)
-        key = hasher.hashes(prompt.prompt).tobytes()
-        row["duplicate"] = key in seen
+        row["duplicate"] = seen.again(sha256(hasher.hashes(prompt.prompt).tobytes()).digest())
         row["in_band"] = _in_band(prompt, subject.recipe)
-        seen.add(key)
-        rows.append(row)
-    return Measured(rows, *_summary(prompts, subject))
+        row["words_over_room"] = max(0, int(row["prompt_words"] or 0) - _room(subject.recipe))
+        families[prompt.family] += 1
+        writer.append(row)
+    require_rows(writer.count, path, "prompts")
+    rows = writer.finish()
+    summary, culprits = _summary(families, subject)
+    summary |= rows.facts(mean_pass_rate=pl.col("pass_rate").mean())
+    return Measured(rows, summary, culprits)
 
 
-def _taught(subject: Subject, hasher: WordHasher) -> ProblemIndex:
+def _taught(path: Path, hasher: WordHasher) -> ProblemIndex:
     """User turns of SFT."""
     with reference_faults("the chat examples"):
         turns = [
             Problem(example.id, example.family, message.content)
-            for example in read_jsonl(subject.against / "examples.jsonl", ChatExample)
+            for example in read_jsonl(path, ChatExample)
             for message in example.messages
             if message.role == "user"
         ]
@@ -66,8 +90,11 @@ def _facts(
 
     words = hasher.hashes(prompt.prompt)
     wrong = ("", "zzz", f"{prompt.answer}x")
+    tests = prompt.entry.get("tests")
     return {
         "id": prompt.id,
+        "family": prompt.family,
+        "level": prompt.level,
         "answer_verifies": bool(prompt.answer.strip()) and accepts(prompt, prompt.answer) is True,
         "wrong_answer_accepted": any(accepts(prompt, answer) is True for answer in wrong),
         "unverifiable_type": _unverifiable(prompt.prompt),
@@ -76,7 +103,8 @@ def _facts(
         "sft_prompt": taught.equals(words),
         "pass_rate_measured": prompt.pass_rate is not None,
         "pass_rate": prompt.pass_rate,
-        "prompt_words": len(words),
+        "prompt_words": len(prompt.prompt.split()),
+        "tests": len(tests) if isinstance(tests, list) else None,
     }
 
 
@@ -94,15 +122,21 @@ def _in_band(prompt: RLPrompt, recipe: Recipe) -> bool | None:
     return band.pass_rate_above < prompt.pass_rate < band.pass_rate_below
 
 
-def _summary(
-    prompts: Sequence[RLPrompt], subject: Subject
-) -> tuple[RowFacts, dict[str, list[str]]]:
+def _room(recipe: Recipe) -> int:
+    """Tokens that the longest window of the ladder leaves for a prompt.
+
+    A word is at least one token, so a prompt of more words than this cannot fit.
+    """
+    return recipe.extension[-1].window - recipe.ladder.windows[-1]
+
+
+def _summary(families: Counter[str], subject: Subject) -> tuple[RowFacts, dict[str, list[str]]]:
     recipe = subject.recipe
-    families = Counter(prompt.family for prompt in prompts)
+    prompts = sum(families.values())
     weights = {family.name: family.weight for family in recipe.tasks}
     total = sum(weights.values())
     gaps = {
-        name: families[name] / len(prompts) - weights.get(name, 0.0) / total
+        name: families[name] / prompts - weights.get(name, 0.0) / total
         for name in {*families, *weights}
     }
     absent = sorted(name for name in weights if not families[name])
@@ -110,8 +144,8 @@ def _summary(
     manifest = subject.subject.manifest
     candidates = manifest.counts.get("candidates", recipe.rl.curation.candidates)
     facts: RowFacts = {
-        "kept_share": len(prompts) / max(candidates, len(prompts)),
-        "batch_coverage": len(prompts) / recipe.rl.groups_per_batch,
+        "kept_share": prompts / max(candidates, prompts),
+        "batch_coverage": prompts / recipe.rl.groups_per_batch,
         "family_share_gap": max(map(abs, gaps.values())),
         "absent_families": len(absent),
         "unknown_families": len(unknown),

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from longstride.quality.frame import Measured, RowFacts, Tally, require_rows
+from longstride.quality.agreement import Agreement
+from longstride.quality.frame import (
+    Columns,
+    Measured,
+    MeasuredRows,
+    RowFacts,
+    RowWriter,
+    require_rows,
+)
+from longstride.quality.scripts import scripts_of
 from longstride.quality.subject import Subject
 from longstride.store.files import read_jsonl, read_text
 from schemas.recipe import Recipe
@@ -24,29 +32,67 @@ _TAIL_CHARACTERS: Final = 10_000
 _COMPRESSED: Final = 10.0
 """zlib ratio above which a text counts as repetitive (slime)."""
 
+COLUMNS: Final[Columns] = {
+    "id": "text",
+    "prompt_id": "text",
+    "family": "text",
+    "batch": "count",
+    "group": "count",
+    "sample": "count",
+    "length": "count",
+    "finish_reason": "text",
+    "reward": "number",
+    "correct": "flag",
+    "advantage": "number",
+    "logprobs_missing": "count",
+    "logprobs_positive": "count",
+    "surprise": "number",
+    "empty": "flag",
+    "trainer_lengths_differ": "flag",
+    "weight_lengths_differ": "flag",
+    "weight_negative": "count",
+    "weights": "count",
+    "weights_capped": "count",
+    "largest_weight": "number",
+    "over_window": "count",
+    "over_context": "count",
+    "truncation_unexplained": "flag",
+    "token_outside_vocabulary": "flag",
+    "reward_disagrees": "flag",
+    "repetitive": "flag",
+    "script_mixed": "flag",
+}
 
-def measure(subject: Subject) -> Measured:
+
+def measure(subject: Subject, writer: RowWriter) -> Measured:
     """Measure the rollouts of one round; there is no reference.
+
+    Rollouts are read one at a time; facts of groups and of the round are counted over the file of
+    measured rows.
 
     Raises:
         DataError: A row cannot be read, or there is none.
     """
     path = subject.path / "rollouts.jsonl"
-    rollouts = list(read_jsonl(path, Rollout))
-    require_rows(rollouts, path, "rollouts")
-    tally = Tally()
-    rows = [_row(rollout, subject.recipe, tally) for rollout in rollouts]
-    total = len(rollouts)
-    facts = ("truncated_share", "repetition_share", "unjudged_share")
+    agreement = Agreement()
+    cap = _cap(subject)
+    for rollout in read_jsonl(path, Rollout):
+        writer.append(_row(rollout, subject.recipe, cap))
+        agreement.add(rollout)
+    require_rows(writer.count, path, "rollouts")
+    rows = writer.finish()
+    groups, culprits = _group_facts(rows, subject.recipe)
+    shares, share_culprits = _shares(rows)
     summary: RowFacts = {
-        **{name: tally.share(name, total) for name in facts},
-        **_group_facts(rollouts, subject.recipe, tally),
-        **_agreement(rollouts),
-        **_length_facts(rollouts),
-        "capped_share": _capped_share(rollouts, _cap(subject)),
-        "entropy_ratio": _entropy_ratio(rollouts),
+        **shares,
+        **groups,
+        **agreement.facts(),
+        **_length_facts(rows),
+        **_weight_facts(rows, cap),
+        "entropy_ratio": _entropy_ratio(rows),
+        "verifier_failure_share": _verifier_failures(subject, rows.count),
     }
-    return Measured(rows, summary, tally.culprits)
+    return Measured(rows, summary, {**culprits, **share_culprits})
 
 
 def rollout_id(rollout: Rollout) -> str:
@@ -54,34 +100,49 @@ def rollout_id(rollout: Rollout) -> str:
     return f"batch {rollout.batch} group {rollout.group} sample {rollout.sample}"
 
 
-def _row(rollout: Rollout, recipe: Recipe, tally: Tally) -> RowFacts:
-    name, count = rollout_id(rollout), len(rollout.tokens)
+def _row(rollout: Rollout, recipe: Recipe, cap: float | None) -> RowFacts:
+    count = len(rollout.tokens)
     known = [value for value in rollout.logprobs if value is not None]
-    tally.flag("truncated_share", name, rollout.finish_reason == "length")
-    tally.flag(
-        "repetition_share",
-        name,
-        rollout.finish_reason == "repetition" or _compressible(rollout.text),
-    )
-    tally.flag("unjudged_share", name, rollout.reward is None)
-    context = recipe.extension[-1].window
-    vocabulary = recipe.model.vocab_size
+    weights = rollout.importance_weights
+    tokens = rollout.prompt_tokens + rollout.tokens
+    stays = not tokens or 0 <= min(tokens) <= max(tokens) < recipe.model.vocab_size
     return {
-        "id": name,
+        "id": rollout_id(rollout),
+        "prompt_id": rollout.prompt_id,
+        "family": rollout.family,
+        "batch": rollout.batch,
+        "group": rollout.group,
+        "sample": rollout.sample,
+        "length": count,
+        "finish_reason": rollout.finish_reason,
+        "reward": rollout.reward,
+        "correct": rollout.correct,
+        "advantage": rollout.advantage,
         "logprobs_missing": len(rollout.logprobs) - len(known),
-        "logprobs_positive": sum(value > 1e-6 for value in known),
+        "logprobs_positive": _count(known, 1e-6),
+        "surprise": -math.fsum(known),
         "empty": count == 0,
         "trainer_lengths_differ": len(rollout.trainer_logprobs) not in (0, count),
-        "weight_lengths_differ": len(rollout.importance_weights) not in (0, count),
-        "weight_negative": sum(value < 0 for value in rollout.importance_weights),
+        "weight_lengths_differ": len(weights) not in (0, count),
+        "weight_negative": sum(value < 0 for value in weights)
+        if min(weights, default=0) < 0
+        else 0,
+        "weights": len(weights),
+        "weights_capped": 0 if cap is None else _count(weights, cap),
+        "largest_weight": max(weights, default=None),
         "over_window": max(0, count - rollout.window),
-        "over_context": max(0, len(rollout.prompt_tokens) + count - context),
+        "over_context": max(0, len(tokens) - recipe.extension[-1].window),
         "truncation_unexplained": rollout.finish_reason == "length" and count != rollout.window,
-        "token_outside_vocabulary": any(
-            not 0 <= token < vocabulary for token in (*rollout.prompt_tokens, *rollout.tokens)
-        ),
+        "token_outside_vocabulary": not stays,
         "reward_disagrees": _reward_disagrees(rollout),
+        "repetitive": rollout.finish_reason == "repetition" or _compressible(rollout.text),
+        "script_mixed": len(scripts_of(rollout.text)) > 1,
     }
+
+
+def _count(values: Sequence[float], above: float) -> int:
+    """How many values exceed a limit; nearly always none, which the largest tells."""
+    return sum(value > above for value in values) if max(values, default=above) > above else 0
 
 
 def _compressible(text: str) -> bool:
@@ -99,76 +160,124 @@ def _reward_disagrees(rollout: Rollout) -> bool:
     return bool(rollout.rewards) and abs(parts - rollout.reward) > 1e-6
 
 
-def _group_facts(rollouts: Sequence[Rollout], recipe: Recipe, tally: Tally) -> RowFacts:
-    groups: defaultdict[tuple[int, int], list[Rollout]] = defaultdict(list)
-    for rollout in rollouts:
-        groups[rollout.batch, rollout.group].append(rollout)
-    for (batch, group), members in groups.items():
-        name = f"batch {batch} group {group}"
-        rewards = [member.reward for member in members if member.reward is not None]
-        advantages = [m.advantage for m in members if m.advantage is not None]
-        samples = {member.sample for member in members}
-        whole = len(members) == recipe.rl.group_size == len(samples)
-        tally.flag("broken_groups", name, not whole or len({m.prompt_id for m in members}) != 1)
-        spread = max(rewards) - min(rewards) if rewards else 0.0
-        tally.flag("zero_spread_share", name, spread < 1e-9)
-        off = abs(math.fsum(advantages)) > 1e-3 * max(1, len(advantages))
-        tally.flag("uncentred_groups", name, bool(advantages) and off)
-    return {
-        "groups": len(groups),
-        "broken_groups": tally.counts["broken_groups"],
-        "zero_spread_share": tally.share("zero_spread_share", len(groups)),
-        "uncentred_groups": tally.counts["uncentred_groups"],
-        "trained_share": sum(r.advantage is not None for r in rollouts) / len(rollouts),
+def _shares(rows: MeasuredRows) -> tuple[RowFacts, dict[str, list[str]]]:
+    import polars as pl
+
+    conditions = {
+        "truncated_share": pl.col("finish_reason") == "length",
+        "repetition_share": pl.col("repetitive"),
+        "unjudged_share": pl.col("reward").is_null(),
+        "script_mixing_share": pl.col("script_mixed"),
+        "trained_share": pl.col("advantage").is_not_null(),
     }
-
-
-def _agreement(rollouts: Sequence[Rollout]) -> RowFacts:
-    """How well sampler and trainer agree on the probability of the sampled tokens.
-
-    Correlation of probabilities (M1 reports 0.9 before and 0.99 after its fp32 head), and the mean
-    of r - 1 - log r with r = trainer / sampler, the k3 estimate of KL(sampler || trainer).
-    """
-    pairs = [
-        (sampled, trained)
-        for rollout in rollouts
-        for sampled, trained in zip(rollout.logprobs, rollout.trainer_logprobs, strict=False)
-        if sampled is not None
-    ]
-    if not pairs:
-        return {"probability_correlation": None, "mismatch_kl": None, "mismatch_largest": None}
-    sampler, trainer = np.array(pairs, dtype=np.float64).T
-    log_ratio = np.clip(trainer - sampler, -50.0, 50.0)
-    return {
-        "probability_correlation": correlation(np.exp(sampler), np.exp(trainer)),
-        "mismatch_kl": float(np.mean(np.expm1(log_ratio) - log_ratio)),
-        "mismatch_largest": float(np.abs(np.exp(sampler) - np.exp(trainer)).max()),
+    facts = rows.facts(**{name: rule.mean() for name, rule in conditions.items()})
+    culprits = {
+        name: rows.ids(rule)
+        for name, rule in conditions.items()
+        if name != "trained_share" and facts[name]
     }
+    return facts, culprits
 
 
-def correlation(a: Floats, b: Floats) -> float:
-    """Pearson correlation; without spread 1 for equal series and 0 for others."""
-    a_centred, b_centred = a - a.mean(), b - b.mean()
-    scale = math.sqrt(float(a_centred @ a_centred) * float(b_centred @ b_centred))
-    if scale == 0.0:
-        return 1.0 if np.allclose(a, b, atol=1e-6) else 0.0
-    return float(a_centred @ b_centred) / scale
+def _group_facts(rows: MeasuredRows, recipe: Recipe) -> tuple[RowFacts, dict[str, list[str]]]:
+    import polars as pl
+
+    size = recipe.rl.group_size
+    advantage = pl.col("advantage")
+    groups = (
+        rows.scan()
+        .group_by("batch", "group")
+        .agg(
+            broken=(pl.len() != size)
+            | (pl.col("sample").n_unique() != size)
+            | (pl.col("prompt_id").n_unique() != 1),
+            zero_spread=(pl.col("reward").max() - pl.col("reward").min()).fill_null(0.0) < 1e-9,
+            stuck=(pl.col("correct").sum() == 0)
+            & ((pl.col("finish_reason") == "length").mean() >= 0.5),
+            uncentred=advantage.sum().abs() > 1e-3 * advantage.count().clip(1),
+        )
+        .sort("batch", "group")
+        .collect(engine="streaming")
+    )
+    facts = {"broken_groups": "broken", "zero_spread_share": "zero_spread",
+             "uncentred_groups": "uncentred", "stuck_group_share": "stuck"}  # fmt: skip
+    culprits = {}
+    for fact, column in facts.items():
+        found = groups.filter(pl.col(column)).head(1_000)
+        culprits[fact] = [f"batch {b} group {g}" for b, g in found.select("batch", "group").rows()]
+    summary: RowFacts = {
+        "groups": groups.height,
+        "broken_groups": int(groups["broken"].sum()),
+        "zero_spread_share": float(groups["zero_spread"].mean()),
+        "stuck_group_share": float(groups["stuck"].mean()),
+        "uncentred_groups": int(groups["uncentred"].sum()),
+    }
+    return summary, culprits
 
 
-def _length_facts(rollouts: Sequence[Rollout]) -> RowFacts:
-    judged = [rollout for rollout in rollouts if rollout.reward is not None]
-    lengths = np.array([len(rollout.tokens) for rollout in judged], dtype=np.float64)
-    rewards = np.array([rollout.reward for rollout in judged], dtype=np.float64)
-    right = lengths[[rollout.correct is True for rollout in judged]] if judged else lengths
-    wrong = lengths[[rollout.correct is False for rollout in judged]] if judged else lengths
+def _length_facts(rows: MeasuredRows) -> RowFacts:
+    import polars as pl
+
+    judged = pl.col("reward").is_not_null()
+    length, reward = pl.col("length").cast(pl.Float64), pl.col("reward")
+    right, wrong = (length.filter(judged & (pl.col("correct") == value)) for value in (True, False))
+    found = rows.facts(
+        judged=judged.sum(),
+        reward_spread=reward.filter(judged).std(),
+        length_spread=length.filter(judged).std(),
+        correlation=pl.corr(reward, length),
+        right=right.quantile(0.99, "linear"),
+        wrong=wrong.quantile(0.99, "linear"),
+        window=pl.col("length").max(),
+    )
+    spread = bool(found["reward_spread"]) and bool(found["length_spread"])
     ratio = None
-    if len(right) and len(wrong):
-        ratio = float(np.percentile(wrong, 99) / max(1.0, np.percentile(right, 99)))
-    spread = len(judged) > 1 and rewards.std() > 0 and lengths.std() > 0
+    if found["right"] is not None and found["wrong"] is not None:
+        ratio = _number(found["wrong"]) / max(1.0, _number(found["right"]))
+    overall = _number(found["correlation"]) if spread else None
+    low, high = _interval(overall, int(_number(found["judged"])))
     return {
-        "reward_length_correlation": correlation(rewards, lengths) if spread else None,
+        "reward_length_correlation": overall,
+        "reward_length_correlation_low": low,
+        "reward_length_correlation_high": high,
         "unsolved_length_ratio": ratio,
+        **_by_family(rows),
     }
+
+
+def _by_family(rows: MeasuredRows) -> RowFacts:
+    """The family whose reward follows length most surely: the interval's end nearest to zero."""
+    import polars as pl
+
+    found = (
+        rows.scan()
+        .filter(pl.col("reward").is_not_null())
+        .group_by("family")
+        .agg(n=pl.len(), r=pl.corr("reward", pl.col("length").cast(pl.Float64)))
+        .sort("family")
+        .collect(engine="streaming")
+    )
+    surest = []
+    for _family, count, value in found.rows():
+        if value is None or math.isnan(value):
+            continue
+        low, high = _interval(value, count)
+        if low is not None and high is not None:
+            surest.append(max(low, -high, 0.0))
+    return {"family_length_correlation": max(surest) if surest else None}
+
+
+def _interval(value: float | None, count: int) -> tuple[float | None, float | None]:
+    """95% interval of a correlation by Fisher's z; None below five samples."""
+    if value is None or count < 5:
+        return None, None
+    centre = math.atanh(max(-0.999999, min(0.999999, value)))
+    reach = 1.959963984540054 / math.sqrt(count - 3)
+    return math.tanh(centre - reach), math.tanh(centre + reach)
+
+
+def _number(value: Any) -> float:
+    return float(value or 0.0)
 
 
 def _cap(subject: Subject) -> float | None:
@@ -181,19 +290,48 @@ def _cap(subject: Subject) -> float | None:
     return float(cap) if isinstance(cap, int | float) else None
 
 
-def _capped_share(rollouts: Sequence[Rollout], cap: float | None) -> float | None:
-    weights = [weight for rollout in rollouts for weight in rollout.importance_weights]
-    if cap is None or not weights:
+_FAILURES: Final = ("timeout", "died", "error", "unavailable")
+
+
+def _verifier_failures(subject: Subject, count: int) -> float | None:
+    """Share of samples that the verifier failed on; None: the round recorded no reasons."""
+    reasons = json.loads(read_text(subject.path / "summary.json")).get("not_judged")
+    if not isinstance(reasons, dict):
         return None
-    return sum(weight > cap for weight in weights) / len(weights)
+    return sum(int(reasons.get(name, 0)) for name in _FAILURES) / count
 
 
-def _entropy_ratio(rollouts: Sequence[Rollout]) -> float | None:
+def _weight_facts(rows: MeasuredRows, cap: float | None) -> RowFacts:
+    import polars as pl
+
+    found = rows.facts(
+        weights=pl.col("weights").sum(),
+        capped=pl.col("weights_capped").sum(),
+        largest=pl.col("largest_weight").max(),
+    )
+    total = _number(found["weights"])
+    return {
+        "capped_share": None if cap is None or not total else _number(found["capped"]) / total,
+        "largest_weight": found["largest"],
+    }
+
+
+def _entropy_ratio(rows: MeasuredRows) -> float | None:
     """Mean surprise of sampled tokens in the last batch over that of the first."""
-    surprise: defaultdict[int, list[float]] = defaultdict(list)
-    for rollout in rollouts:
-        surprise[rollout.batch].extend(-v for v in rollout.logprobs if v is not None)
-    first, last = surprise[min(surprise)], surprise[max(surprise)]
-    if len(surprise) < 2 or not first or not last or math.fsum(first) <= 0:
+    import polars as pl
+
+    batches = (
+        rows.scan()
+        .group_by("batch")
+        .agg(
+            total=pl.col("surprise").sum(),
+            tokens=(pl.col("length") - pl.col("logprobs_missing")).sum(),
+        )
+        .sort("batch")
+        .collect(engine="streaming")
+        .rows()
+    )
+    (_, first, of_first), (_, last, of_last) = batches[0], batches[-1]
+    if len(batches) < 2 or not of_first or not of_last or first <= 0:
         return None
-    return (math.fsum(last) / len(last)) / (math.fsum(first) / len(first))
+    return float((last / of_last) / (first / of_first))

@@ -1,18 +1,22 @@
-"""Packed rows as arrays, read and checked for shape.
+"""Packed rows as arrays, read in blocks and checked for shape.
 
 Shape suffixes: N rows, T tokens of a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longstride.errors import DataError
-from longstride.quality.frame import RowFacts, require_rows
+from longstride.quality.frame import Columns, RowFacts, Seen, require_rows
 from longstride.store.files import read_jsonl
 from schemas.rows import PackedRow
 
@@ -22,7 +26,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed artifact."""
+    """A block of rows of a packed artifact."""
 
     tokens_NT: Ints
     segments_NT: Ints
@@ -48,43 +52,65 @@ class Packed:
         return starts
 
 
-def read_packed(directory: Path) -> Packed:
-    """Read tensors and records.
+TENSORS: Final = ("tokens_NT", "segments_NT", "positions_NT", "loss_mask_NT")
+_BLOCK_TOKENS: Final = 1 << 20
+"""Tokens of a block of rows; 32 MiB of int64 in four arrays."""
+
+
+def read_blocks(directory: Path) -> Iterator[Packed]:
+    """Read tensors and records in blocks of rows, in order.
 
     Raises:
         DataError: The tensor file is corrupt, lacks a tensor, shapes differ, or records and rows do
             not match in number.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors import SafetensorError, safe_open
 
     path = directory / "packed.safetensors"
     try:
-        tensors = load_file(path)
+        opened = safe_open(path, framework="np")
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; rerun the packing step") from error
     except (SafetensorError, KeyError) as error:
         raise DataError(f"{path} is truncated or corrupt ({error}); rerun the packing") from error
-    records = list(read_jsonl(directory / "rows.jsonl", PackedRow))
-    require_rows(records, directory / "rows.jsonl", "rows")
-    arrays: list[Ints] = []
-    for name in ("tokens_NT", "segments_NT", "positions_NT", "loss_mask_NT"):
-        if name not in tensors:
-            raise DataError(f"{path} lacks tensor {name!r}, it holds {sorted(tensors)}")
-        array = tensors[name]
-        if array.ndim != 2 or array.shape[0] != len(records) or array.dtype.kind not in "iu":
-            raise DataError(
-                f"{path}: tensor {name!r} is {array.dtype} {list(array.shape)}, expected integers "
-                f"[{len(records)}, window]: rows.jsonl has {len(records)} rows"
+    with opened as tensors:
+        rows, window = _shape(path, tensors)
+        records = read_jsonl(directory / "rows.jsonl", PackedRow)
+        block = max(1, _BLOCK_TOKENS // max(1, window))
+        found = 0
+        while chosen := list(islice(records, block)):
+            found += len(chosen)
+            if found > rows:
+                found += sum(1 for _ in records)
+                break
+            part = slice(found - len(chosen), found)
+            tokens, segments, positions, mask = (
+                tensors.get_slice(name)[part].astype(np.int64) for name in TENSORS
             )
-        if arrays and array.shape != arrays[0].shape:
-            raise DataError(
-                f"{path}: tensor {name!r} is {list(array.shape)}, tokens_NT is "
-                f"{list(arrays[0].shape)}"
-            )
-        arrays.append(array.astype(np.int64))
-    tokens, segments, positions, mask = arrays
-    return Packed(tokens, segments, positions, mask, records)
+            yield Packed(tokens, segments, positions, mask, chosen)
+    require_rows(found, directory / "rows.jsonl", "rows")
+    if found != rows:
+        raise DataError(
+            f"{path}: tensor {TENSORS[0]!r} has {rows} rows, expected [{found}, window]: "
+            f"rows.jsonl has {found} rows"
+        )
+
+
+def _shape(path: Path, tensors: Any) -> tuple[int, int]:
+    names = set(tensors.keys())
+    shapes: list[list[int]] = []
+    for name in TENSORS:
+        if name not in names:
+            raise DataError(f"{path} lacks tensor {name!r}, it holds {sorted(names)}")
+        view = tensors.get_slice(name)
+        shape, kind = list(view.get_shape()), str(view.get_dtype())
+        if len(shape) != 2 or not kind.startswith(("I", "U")):
+            raise DataError(f"{path}: tensor {name!r} is {kind} {shape}, expected integers [N, T]")
+        if shapes and shape != shapes[0]:
+            raise DataError(f"{path}: tensor {name!r} is {shape}, tokens_NT is {shapes[0]}")
+        shapes.append(shape)
+    rows, window = shapes[0]
+    return rows, window
 
 
 def ordered_N(packed: Packed) -> Flags:
@@ -128,7 +154,22 @@ def record_problem(packed: Packed, row: int) -> bool:
     )
 
 
-def base_facts(packed: Packed, vocabulary: int) -> list[RowFacts]:
+BASE_COLUMNS: Final[Columns] = {
+    "id": "text",
+    "segments_ordered": "flag",
+    "positions_restart": "flag",
+    "token_outside_vocabulary": "flag",
+    "targets_on_padding": "count",
+    "targets_without_context": "count",
+    "mask_binary": "flag",
+    "padding_tokens": "count",
+    "target_tokens": "count",
+    "record_disagrees": "flag",
+    "duplicate": "flag",
+}
+
+
+def base_facts(packed: Packed, vocabulary: int, seen: Seen) -> list[RowFacts]:
     """Facts of each row that hold for every kind of packing; `vocabulary` bounds token ids."""
     ordered, restarting = ordered_N(packed), restarting_N(packed)
     outside_NT: Flags = (packed.tokens_NT < 0) | (packed.tokens_NT >= vocabulary)
@@ -137,24 +178,19 @@ def base_facts(packed: Packed, vocabulary: int) -> list[RowFacts]:
     blind_N = ((packed.mask_NT != 0) & packed.starts_NT).sum(axis=1)
     binary_N: Flags = np.asarray(np.isin(packed.mask_NT, (0, 1)).all(axis=1))
     padding_N = (~packed.real_NT).sum(axis=1)
-    seen: set[bytes] = set()
-    facts: list[RowFacts] = []
-    for number, record in enumerate(packed.records):
-        key = packed.tokens_NT[number].tobytes()
-        facts.append(
-            {
-                "id": record.id,
-                "segments_ordered": bool(ordered[number]),
-                "positions_restart": bool(restarting[number]),
-                "token_outside_vocabulary": bool(outside_N[number]),
-                "targets_on_padding": int(on_padding_N[number]),
-                "targets_without_context": int(blind_N[number]),
-                "mask_binary": bool(binary_N[number]),
-                "padding_tokens": int(padding_N[number]),
-                "target_tokens": int(packed.mask_NT[number].sum()),
-                "record_disagrees": record_problem(packed, number),
-                "duplicate": key in seen,
-            }
-        )
-        seen.add(key)
-    return facts
+    return [
+        {
+            "id": record.id,
+            "segments_ordered": bool(ordered[number]),
+            "positions_restart": bool(restarting[number]),
+            "token_outside_vocabulary": bool(outside_N[number]),
+            "targets_on_padding": int(on_padding_N[number]),
+            "targets_without_context": int(blind_N[number]),
+            "mask_binary": bool(binary_N[number]),
+            "padding_tokens": int(padding_N[number]),
+            "target_tokens": int(packed.mask_NT[number].sum()),
+            "record_disagrees": record_problem(packed, number),
+            "duplicate": seen.again(sha256(packed.tokens_NT[number].tobytes()).digest()),
+        }
+        for number, record in enumerate(packed.records)
+    ]

@@ -30,10 +30,11 @@ class CheckSpec(Contract):
     """Stable name, unique within the edge; `edge/name` is its key in a recipe."""
     description: str = Field(min_length=10)
     """What is measured and why it matters, in one sentence."""
-    level: Literal["rows", "summary"]
-    """Whether every row is judged, or one fact of the whole artifact."""
-    column: str | None = None
-    """Measured column; omitted for rules over the table or over a pair of columns."""
+    level: Literal["rows", "summary", "drift"]
+    """Whether every row is judged, one fact of the whole, or its change since the last blessed
+    run."""
+    column: str
+    """Measured column, measured fact of the whole, or number of the profile."""
     expectation: str = Field(pattern=r"^(expect_[a-z_]+|Expect[A-Za-z]+)$")
     """Great Expectations expectation, snake case or class name."""
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -46,10 +47,26 @@ class CheckSpec(Contract):
     """Least share of rows that must obey, often `{1 - threshold}`; null is all of them."""
     nullable: bool = False
     """Null means that the rule does not apply; otherwise a null stops the gate."""
+    applies: str | None = None
+    """What the rule applies to; goes with `nullable`, and is shown where it applies to nothing."""
     severity: Severity
     """`block`, `warn` or `info`."""
     origin: str = Field(min_length=1)
     """Where the rule and its threshold come from."""
+
+    @model_validator(mode="after")
+    def _exemptions_are_explained(self) -> Self:
+        if self.level == "drift" and self.severity == "block":
+            raise ValueError(
+                f"check {self.name!r}: drift never blocks, since what it is told against is no "
+                "input of the task; use warn or info"
+            )
+        if self.nullable != (self.applies is not None):
+            raise ValueError(
+                f"check {self.name!r}: nullable and applies go together, got nullable="
+                f"{self.nullable} and applies={self.applies!r}; say what the rule applies to"
+            )
+        return self
 
     @model_validator(mode="after")
     def _threshold_is_used(self) -> Self:

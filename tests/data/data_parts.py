@@ -31,6 +31,7 @@ def make_recipe(folder: Path, **changes) -> Recipe:
             "mixture": {"web": 0.7, "reasoning": 0.3},
             "characters": 60_000,
             "document_characters": 1_500,
+            "cleaning": None,
         },
         "tasks": [chain_sum(2, 3, 4)],
         "extension": [

@@ -17,7 +17,13 @@ def only_files(folder, **data):
     sources = [{"kind": "files", "name": "mine", "domain": "web", "uri": str(folder)}]
     return make_recipe(
         folder,
-        data={"sources": sources, "mixture": {"web": 1.0}, "characters": 10_000, **data},
+        data={
+            "sources": sources,
+            "mixture": {"web": 1.0},
+            "characters": 10_000,
+            "cleaning": None,
+            **data,
+        },
     )
 
 

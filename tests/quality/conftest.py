@@ -78,4 +78,5 @@ def checkpoints(parts):
         parents={"checkpoint": opened.digest},
         metrics={"loss": 5.0, "validation_loss": 5.0, "validation_loss_before": 6.0},
     )
+    parts.paths |= {name: parts.root / name for name in ("init", "trained")}
     return parts.root / "init", parts.root / "trained"

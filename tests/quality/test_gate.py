@@ -140,10 +140,10 @@ def test_nobody_can_override_a_subject_that_cannot_be_read(parts, tmp_path):
 
 
 def test_weights_that_are_not_numbers_are_refused_by_tensor(parts, checkpoints, tmp_path):
-    from test_broken_checkpoints import poison, remake
+    from poison_checkpoints import nan, remake
 
     first, trained = checkpoints
-    path = remake(trained, tmp_path / "c", tensors=poison)
+    path = remake(trained, tmp_path / "c", tensors=nan)
     with pytest.raises(QualityGateBlocked, match=r"tensors_finite .*blocks\.0\.mlp\.w13"):
         run_gate("E7", "pretrain", parts.recipe, path, first, tmp_path / "v")
 

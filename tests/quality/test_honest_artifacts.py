@@ -3,12 +3,20 @@
 import json
 
 import pytest
-from quality_parts import judge, make_rollouts, write_rollouts
+from quality_parts import (
+    judge,
+    make_rollouts,
+    measure,
+    measured_rows,
+    write_rollouts,
+    write_rows,
+)
 
 from longstride.errors import QualityGateBlocked
-from longstride.quality.gate import INPUTS, _measure, _open, run_gate
+from longstride.quality.frame import Measured
+from longstride.quality.gate import run_gate
+from longstride.quality.profile import make_profile
 from longstride.quality.run_suite import run_suite
-from longstride.quality.subject import Subject
 from longstride.quality.suites import load_suite, resolve
 
 CASES = [
@@ -45,26 +53,27 @@ def test_an_honest_checkpoint_passes_with_and_without_parent(parts, checkpoints,
 
 @pytest.mark.parametrize(("edge", "stage", "subject", "reference"), CASES)
 def test_great_expectations_and_an_independent_judge_agree_on_a_ruined_frame(
-    parts, edge, stage, subject, reference
+    parts, tmp_path, edge, stage, subject, reference
 ):
     """Every measured column is ruined at once; both judges must fail the same checks."""
-    inputs = INPUTS[edge]
-    against = _open(parts[reference], inputs.reference) if reference else None
-    opened = _open(parts[subject], inputs.subject)
-    measured = _measure(Subject(stage, parts.recipe, opened, against), inputs.module)
+    against = parts[reference] if reference else None
+    found = measure(edge, stage, parts.recipe, parts[subject], against, tmp_path)
     suite = resolve(load_suite(edge), parts.recipe)
-    for row in (*measured.rows[::2], measured.summary):
+    rows, kinds = measured_rows(found), found.rows.columns
+    for row in (*rows[::2], found.summary):
         for name, value in row.items():
             if isinstance(value, bool):
                 row[name] = not value
             elif isinstance(value, int | float):
                 row[name] = -5 if value > 0 else 7
-    for row in measured.rows:
+    for row in rows:
         row["id"] = "same"
-    found = {check.name: check.passed for check in run_suite(suite, measured, 3)}
-    assert found == judge(suite, measured)
-    failed = [name for name, passed in found.items() if not passed]
-    assert len(failed) > len(found) // 2
+    ruined = Measured(write_rows(tmp_path / "ruined.parquet", rows, kinds), found.summary)
+    profile = make_profile(edge, stage, parts.recipe, "sha256:0", ruined)
+    outcome = {check.name: check.passed for check in run_suite(suite, ruined, 3, profile)}
+    assert {n: p for n, p in outcome.items() if n in judge(suite, ruined)} == judge(suite, ruined)
+    failed = [name for name, passed in outcome.items() if not passed]
+    assert len(failed) > len(outcome) // 2
 
 
 def test_offenders_are_limited_by_the_recipe(parts, tmp_path):

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
 
-from longstride.data.measures.words import Hashes, ngrams
+from longstride.data.measures.words import Hashes, mixed, ngrams
 
 SHINGLE: Final = 5
 BANDS: Final = 14
 ROWS: Final = 8
 SIMILARITY: Final = 0.72
 """Where the banding's probability curve is steepest: (1/14)^(1/8)."""
-_COMPARED: Final = 16
+COMPARED: Final = 16
+"""Earlier texts of a bucket that a text is compared with."""
 
 
 def shingle_set(words_W: Hashes) -> Hashes:
@@ -38,11 +40,8 @@ def jaccard(a: Hashes, b: Hashes) -> float:
 
 def signatures(shingles: Sequence[Hashes]) -> Hashes:
     """MinHash signatures, uint64 [documents, BANDS * ROWS], of non-empty sets."""
-    generator = np.random.default_rng(1)
     count = BANDS * ROWS
-    # Odd multipliers permute the 64-bit integers; the high bits of the product are well mixed.
-    factor = generator.integers(0, 2**64, size=count, dtype=np.uint64) | np.uint64(1)
-    offset = generator.integers(0, 2**64, size=count, dtype=np.uint64)
+    factor, offset = _permutations(count)
     out = np.empty((len(shingles), count), dtype=np.uint64)
     for row, values in enumerate(shingles):
         for start in range(0, count, ROWS):
@@ -50,6 +49,23 @@ def signatures(shingles: Sequence[Hashes]) -> Hashes:
             hashed = values[:, None] * factor[chosen] + offset[chosen]
             out[row, chosen] = hashed.min(axis=0)
     return out
+
+
+@cache
+def _permutations(count: int) -> tuple[Hashes, Hashes]:
+    """Odd multipliers permute the 64-bit integers; the high bits of the product are well mixed."""
+    generator = np.random.default_rng(1)
+    factor = generator.integers(0, 2**64, size=count, dtype=np.uint64) | np.uint64(1)
+    return factor, generator.integers(0, 2**64, size=count, dtype=np.uint64)
+
+
+def band_keys(shingles: Hashes) -> Hashes:
+    """One 64-bit key a band, uint64 [BANDS], of a non-empty set; equal where the bands are."""
+    bands = signatures([shingles]).reshape(BANDS, ROWS)
+    keys = np.zeros(BANDS, dtype=np.uint64)
+    for row in range(ROWS):
+        keys = mixed(keys ^ bands[:, row])
+    return keys
 
 
 def near_duplicates(texts: Sequence[Hashes]) -> set[int]:
@@ -64,7 +80,7 @@ def near_duplicates(texts: Sequence[Hashes]) -> set[int]:
             bucket = buckets[bands[row, band].tobytes()]
             if index not in found and any(
                 jaccard(shingles[index], shingles[earlier]) >= SIMILARITY
-                for earlier in bucket[:_COMPARED]
+                for earlier in bucket[:COMPARED]
             ):
                 found.add(index)
             bucket.append(index)

@@ -26,7 +26,10 @@ _PUNCTUATION: Final = string.punctuation + "\u201c\u201d\u2019\u2026"
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _BULLETS: Final = ("•", "-", "*")
 TOP_NGRAMS: Final = (2, 3, 4)
-DUPLICATE_NGRAMS: Final = (5, 10)
+DUPLICATE_NGRAMS: Final = (5, 6, 7, 8, 9, 10)
+SHORT_LINE: Final = 30
+"""Characters of a line that FineWeb calls short."""
+_PARAGRAPHS: Final = re.compile(r"\n{2,}")
 
 NAMES: Final = (
     "words",
@@ -38,11 +41,20 @@ NAMES: Final = (
     "stop_words",
     "duplicate_line_share",
     "duplicate_line_character_share",
+    "duplicate_paragraph_share",
+    "duplicate_paragraph_character_share",
+    "duplicate_character_share",
+    "short_line_share",
+    "newline_word_ratio",
     "punctuated_line_share",
     "top_2gram_share",
     "top_3gram_share",
     "top_4gram_share",
     "duplicate_5gram_share",
+    "duplicate_6gram_share",
+    "duplicate_7gram_share",
+    "duplicate_8gram_share",
+    "duplicate_9gram_share",
     "duplicate_10gram_share",
 )
 
@@ -64,6 +76,7 @@ def prose_facts(text: str, words: Sequence[str], words_W: Hashes) -> Facts:
         "punctuated_line_share": _share(lines, lambda line: line.endswith(_TERMINAL)),
     }
     facts.update(_duplicate_lines(lines, max(1, len(text))))
+    facts.update(_fineweb_facts(text, len(words)))
     facts.update(_ngram_facts(text, words, words_W))
     return facts
 
@@ -78,12 +91,32 @@ def _share(items: Sequence[str], holds: Callable[[str], bool]) -> float:
 
 
 def _duplicate_lines(lines: list[str], characters: int) -> Facts:
-    extra = {line: count - 1 for line, count in Counter(lines).items() if count > 1}
-    repeated_characters = sum(len(line) * count for line, count in extra.items())
+    repeated, repeated_characters = _repeated(lines)
     return {
-        "duplicate_line_share": sum(extra.values()) / max(1, len(lines)),
+        "duplicate_line_share": repeated / max(1, len(lines)),
         "duplicate_line_character_share": repeated_characters / characters,
     }
+
+
+def _fineweb_facts(text: str, words: int) -> Facts:
+    """Paragraphs of Gopher and lines of FineWeb; a word is one of `split_words` here."""
+    paragraphs = _PARAGRAPHS.split(text.strip())
+    again, again_characters = _repeated(paragraphs)
+    lines = [line for line in text.split("\n") if line.strip()]
+    _, line_characters = _repeated(lines)
+    return {
+        "duplicate_paragraph_share": again / len(paragraphs),
+        "duplicate_paragraph_character_share": again_characters / max(1, len(text)),
+        "duplicate_character_share": line_characters / max(1, len(text) - text.count("\n")),
+        "short_line_share": _share(lines, lambda line: len(line) <= SHORT_LINE),
+        "newline_word_ratio": text.count("\n") / max(1, words),
+    }
+
+
+def _repeated(items: Sequence[str]) -> tuple[int, int]:
+    """Items that an earlier one equals, and their characters (datatrove's find_duplicates)."""
+    extra = {item: count - 1 for item, count in Counter(items).items() if count > 1}
+    return sum(extra.values()), sum(len(item) * count for item, count in extra.items())
 
 
 def _ngram_facts(text: str, words: Sequence[str], words_W: Hashes) -> Facts:
@@ -96,8 +129,11 @@ def _ngram_facts(text: str, words: Sequence[str], words_W: Hashes) -> Facts:
     facts: Facts = {}
     for n in TOP_NGRAMS:
         facts[f"top_{n}gram_share"] = _top_share(words_W, ends, n) / characters
+    covered = characters
     for n in DUPLICATE_NGRAMS:
-        facts[f"duplicate_{n}gram_share"] = _duplicate_share(words_W, ends, n) / characters
+        # Where no n-gram repeats, no longer one does.
+        covered = _duplicate_share(words_W, ends, n) if covered else 0
+        facts[f"duplicate_{n}gram_share"] = covered / characters
     return facts
 
 

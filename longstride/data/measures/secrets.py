@@ -19,6 +19,8 @@ _SECRETS: Final = (
 _MARKS: Final = ("PRIVATE KEY", "AKIA", "ASIA", "AIza", "gh", "xox", "hf_", "sk-")
 _EMAIL: Final = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")
 _IP: Final = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
+EMAIL_PLACEHOLDER: Final = "email@example.com"
+IP_PLACEHOLDER: Final = "192.0.2.1"
 _RESERVED: Final = re.compile(
     r"@(?:[\w-]+\.)*(?:example\.(?:com|org|net)|localhost|invalid|test)$", re.IGNORECASE
 )
@@ -41,6 +43,24 @@ def email_count(text: str) -> int:
 def public_ip_count(text: str) -> int:
     """IPv4 addresses that are routable."""
     return sum(1 for found in _IP.findall(text) if _is_public(found))
+
+
+def without_emails(text: str) -> tuple[str, int]:
+    """The text with a reserved address in place of each counted e-mail address, and how many."""
+    count = email_count(text)
+    if not count:
+        return text, 0
+    return _EMAIL.sub(
+        lambda found: found[0] if _RESERVED.search(found[0]) else EMAIL_PLACEHOLDER, text
+    ), count
+
+
+def without_public_ips(text: str) -> tuple[str, int]:
+    """The text with a reserved address in place of each routable IPv4 address, and how many."""
+    count = public_ip_count(text)
+    if not count:
+        return text, 0
+    return _IP.sub(lambda found: IP_PLACEHOLDER if _is_public(found[0]) else found[0], text), count
 
 
 def _is_public(address: str) -> bool:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 Hashes = NDArray[np.uint64]
 
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
+_REMEMBERED: Final = 1 << 18
+"""Distinct words whose hashes are kept; the vocabulary of a large corpus has no end."""
 _BASE: Final = 0x9E3779B97F4A7C15
 _INVERSE: Final = pow(_BASE, -1, 2**64)
 
@@ -32,7 +34,7 @@ def is_proper(word: str) -> bool:
 
 
 class WordHasher:
-    """Stable 64-bit hashes of words; each distinct word is hashed once.
+    """Stable 64-bit hashes of words; those of frequent words are remembered.
 
     The lowest bit of a hash is 1 for punctuation and 0 for a word proper.
     """
@@ -48,6 +50,8 @@ class WordHasher:
     def hash_words(self, words: Sequence[str]) -> Hashes:
         """Hashes of what `split_words` gave, uint64 [W]."""
         known = self._known
+        if len(known) > _REMEMBERED:
+            known.clear()
         for word in set(words).difference(known):
             digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8)
             value = int.from_bytes(digest.digest(), "little")

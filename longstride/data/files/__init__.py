@@ -1,0 +1,1 @@
+"""Text of the user's own, streamed from a disk or an object store."""
