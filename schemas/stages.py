@@ -10,7 +10,7 @@ from schemas.algorithms import AdvantageConfig, Algorithm, CispoConfig
 from schemas.audit import AuditConfig
 from schemas.base import Contract
 from schemas.curriculum import CurriculumConfig
-from schemas.data import require_distribution
+from schemas.data import ProbeConfig, require_distribution
 from schemas.generators import GeneratorConfig, NativeGeneratorConfig
 from schemas.rows import Domain
 
@@ -133,6 +133,8 @@ class ExtensionStage(Contract):
     """Share of tokens by domain in this stage's rows; null: as the corpus is (`data.mixture`)."""
     long_share: float = Field(default=0.4, ge=0.0, le=1.0)
     """Least share of tokens from documents at least half a window long."""
+    probes: ProbeConfig | None = None
+    """Key-value probes among the rows; null: none."""
     passkey_samples: int = Field(default=4, ge=0)
     """Rows of each length and depth of the passkey probe before and after; 0 leaves it out."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
