@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from longstride.data.prompts import build_candidates, curate
+from longstride.data.prompts import build_candidates, curate, user_prompts
 from longstride.rollout.opening import open_generator
 from longstride.store.artifacts import open_artifact
 from longstride.tokens.tokenizer import Tokenizer
@@ -26,14 +26,16 @@ def curate_with_policy(
         GeneratorError: The recipe's sampling server failed.
     """
     open_artifact(examples, "chat")
+    user = user_prompts(recipe, examples)
     model = open_checkpoint(checkpoint).model
     with open_generator(recipe, model, out) as generator:
         generator.sync(model, 0)
         return curate(
             recipe,
-            build_candidates(recipe, examples),
+            build_candidates(recipe, examples, user),
             generator,
             Tokenizer.load(tokenizer),
             out,
             recipe.ladder.windows[-1],
+            user=user,
         )

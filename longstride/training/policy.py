@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from longstride.data.recuration import prompts_of_round
 from longstride.model.hybrid import HybridModel
 from longstride.recipe.notices import notices
 from longstride.rl.objectives import objective_of
@@ -17,7 +18,7 @@ from longstride.rl.reflection import ReflectionMatcher
 from longstride.rollout.opening import open_generator
 from longstride.rollout.protocol import SyncedGenerator
 from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
-from longstride.store.files import read_json, read_jsonl, write_json, write_jsonl
+from longstride.store.files import read_json, write_json, write_jsonl
 from longstride.store.metrics import MetricsWriter
 from longstride.tokens.tokenizer import Tokenizer
 from longstride.training import resuming
@@ -44,10 +45,11 @@ from longstride.version import code_digest
 from schemas.curriculum import PassHistory
 from schemas.ladder import LadderState
 from schemas.recipe import Recipe
-from schemas.rows import RLPrompt, Rollout
+from schemas.rows import Rollout
 
 AUDIT_FILE = "audit.jsonl"
 HISTORY_FILE = "pass_history.json"
+SECOND_PHASE_FILE = "second_phase.json"
 """Beside the weights of a round's checkpoint."""
 
 
@@ -180,6 +182,9 @@ def _loop(
 ) -> RoundLoop:
     history_path = paths.checkpoint / HISTORY_FILE
     history = read_json(history_path, PassHistory) if history_path.is_file() else PassHistory()
+    prompts, second_choice = prompts_of_round(recipe, number, paths.prompts, history)
+    if second_choice is not None and engine.ranks.first:
+        write_json(paths.out_rollouts / SECOND_PHASE_FILE, second_choice)
     tokenizer = Tokenizer.load(paths.tokenizer)
     settings = UpdateSettings(
         objective=objective_of(recipe.rl.algorithm, ladder.is_weight_cap),
@@ -192,7 +197,7 @@ def _loop(
     )
     collector = Collector(
         recipe,
-        list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt)),
+        prompts,
         generator,
         tokenizer,
         ladder.window,
