@@ -208,11 +208,11 @@ class CleaningConfig(Contract):
     language: LanguageRule = Field(default_factory=LanguageRule)
     """Language of prose."""
     gopher_quality: GopherQuality = Field(default_factory=GopherQuality)
-    """Does it read like prose?"""
+    """Rules of what reads like prose."""
     gopher_repetition: GopherRepetition = Field(default_factory=GopherRepetition)
-    """Does it repeat itself?"""
+    """Rules of what repeats itself."""
     fineweb: FineWebQuality = Field(default_factory=FineWebQuality)
-    """Are its lines those of a text?"""
+    """Rules of what has the lines of a text."""
     contamination: ContaminationRule = Field(default_factory=ContaminationRule)
     """Held-out problems."""
     near_duplicates: NearDuplicateRule = Field(default_factory=NearDuplicateRule)

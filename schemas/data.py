@@ -116,6 +116,27 @@ class DataConfig(Contract):
         return sum(s for d, s in self.mixture.items() if d != "web")
 
 
+class ProbeConfig(Contract):
+    """Key-value probes among the rows of a long-context stage, in cells of length x depth."""
+
+    per_cell: int = Field(default=20, ge=1)
+    """Probes of each cell."""
+    length_shares: list[float] = Field(default=[0.25, 0.5, 1.0], min_length=1)
+    """Lengths, as shares of the window."""
+    depths: list[float] = Field(default=[0.0, 0.25, 0.5, 0.75, 1.0], min_length=1)
+    """Where the value is said, as a share of the text before the question."""
+    maximum_share: float = Field(default=0.2, gt=0.0, lt=1.0)
+    """Largest share of the stage's tokens that probes may take."""
+
+    @model_validator(mode="after")
+    def _shares_are_shares(self) -> Self:
+        for name in ("length_shares", "depths"):
+            bad = [value for value in getattr(self, name) if not 0.0 <= value <= 1.0]
+            if bad or (name == "length_shares" and 0.0 in self.length_shares):
+                raise ValueError(f"{name} has {bad or [0.0]}; give shares between 0 and 1")
+        return self
+
+
 class TaskLevel(Contract):
     """One difficulty level of a task family."""
 

@@ -10,9 +10,10 @@ from schemas.algorithms import AdvantageConfig, Algorithm, CispoConfig
 from schemas.audit import AuditConfig
 from schemas.base import Contract
 from schemas.curriculum import CurriculumConfig
-from schemas.data import require_distribution
+from schemas.data import ProbeConfig, require_distribution
 from schemas.generators import GeneratorConfig, NativeGeneratorConfig
 from schemas.judging import GenerativeJudgeConfig
+from schemas.prompts import PromptSource, SecondPhase
 from schemas.rows import Domain
 from schemas.verification import JudgingConfig
 
@@ -135,6 +136,8 @@ class ExtensionStage(Contract):
     """Share of tokens by domain in this stage's rows; null: as the corpus is (`data.mixture`)."""
     long_share: float = Field(default=0.4, ge=0.0, le=1.0)
     """Least share of tokens from documents at least half a window long."""
+    probes: ProbeConfig | None = None
+    """Key-value probes among the rows; null: none."""
     passkey_samples: int = Field(default=4, ge=0)
     """Rows of each length and depth of the passkey probe before and after; 0 leaves it out."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
@@ -177,14 +180,21 @@ class SFTStage(Contract):
 class CurationConfig(Contract):
     """RL prompts are kept by the pass rate of the policy that starts RL."""
 
-    candidates: int = Field(default=600, ge=1)
-    """Prompts to generate before curation."""
+    candidates: int = Field(default=600, ge=0)
+    """Prompts to generate from the recipe's task families before curation; 0 with sources only."""
+    sources: list[PromptSource] = Field(default_factory=list)
+    """Prompts of your own; what a rule cannot judge is taken out of them."""
+    plan: dict[str, int] = Field(default_factory=dict)
+    """Most prompts to keep by family, in an order that the seed decides; a family that is not named
+    keeps all. The summary compares what is kept with the plan."""
     samples: int = Field(default=4, ge=1)
     """Samples a prompt; the report uses pass@10."""
     pass_rate_above: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Kept only when the pass rate is above this."""
     pass_rate_below: float = Field(default=0.9, gt=0.0, le=1.0)
     """Kept only when the pass rate is below this (report: 0.9)."""
+    second_phase: SecondPhase | None = None
+    """Another choice of prompts for later rounds; null: the first one stays."""
 
 
 class RLStage(Contract):
@@ -242,6 +252,8 @@ class RLStage(Contract):
         last = self.rounds
         ramps = dict(self.curriculum.families)
         late = [name for name, ramp in ramps.items() if ramp.first_round > last]
+        if self.curation.second_phase and self.curation.second_phase.first_round > last:
+            late.append("curation.second_phase")
         if self.curriculum.model_judged and self.curriculum.model_judged.first_round > last:
             late.append("model_judged")
         if late:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from longstride.data.packing import Encoded, Row, Segment, encode, fill_rows, piece
+from longstride.data.packing import encode, fill_rows, piece
+from longstride.data.rows import Encoded, Row, Segment
 from longstride.errors import DataError
 from longstride.tokens.tokenizer import Tokenizer
 from schemas.rows import Document
@@ -19,16 +21,21 @@ def long_context_rows(
     window: int,
     rows: int,
     long_share: float,
+    known: Mapping[str, Encoded] | None = None,
 ) -> tuple[list[Row], int]:
     """Rows of which at least `long_share` of the tokens stand in segments of half a window or more.
 
     A long row begins with a segment of one long document; the rest of it, and the other rows, are
-    filled with the remaining documents end to end. Returns the rows and the tokens left over.
+    filled with the remaining documents end to end. Each domain gives long segments in proportion to
+    its tokens as far as it has them (Fu et al., arXiv 2402.10171: up-sampling long documents of all
+    domains keeps the mixture, up-sampling books alone does not). Returns the rows and the tokens
+    left over. `known` holds documents that are encoded already, by id.
 
     Raises:
         DataError: The corpus has too little long text, documents joined included.
     """
-    encoded = [(document, encode(document, tokenizer)) for document in documents]
+    known = known or {}
+    encoded = [(d, known[d.id] if d.id in known else encode(d, tokenizer)) for d in documents]
     total = sum(len(e.tokens) for _, e in encoded)
     rows = min(rows, total // window)
     needed = long_share * rows * window
@@ -37,7 +44,14 @@ def long_context_rows(
     lengths = [len(segment.tokens) for segment in _long_segments(long, window)]
     joined, stream = _join(short, tokenizer, window, _joins_needed(lengths, rows, window, needed))
     available = _long_segments([*long, *joined], window)
-    heads, spare = _take(sorted(available, key=lambda s: -len(s.tokens)), rows, needed)
+    shares: Counter[str] = Counter()
+    for _, text in encoded:
+        shares[text.domain] += len(text.tokens)
+    quotas = {domain: needed * count / total for domain, count in shares.items()}
+    ordered = _by_quota(sorted(available, key=lambda s: -len(s.tokens)), quotas)
+    heads, spare = _take(ordered, rows, needed)
+    if sum(len(s.tokens) for s in heads) < needed:  # rows run out: the longest ones, then
+        heads, spare = _take(sorted(ordered, key=lambda s: -len(s.tokens)), rows, needed)
     if sum(len(s.tokens) for s in heads) < needed:
         raise DataError(_too_little(heads, total, rows, window, long_share))
     tails = [t for e in [*long, *joined] if (t := _tail(e, window)) is not None]
@@ -62,6 +76,20 @@ def _long_segments(documents: Sequence[Encoded], window: int) -> Iterator[Segmen
             segment = piece(document, start, start + window)
             if 2 * len(segment.tokens) >= window:
                 yield segment
+
+
+def _by_quota(segments: Sequence[Segment], quotas: Mapping[str, float]) -> list[Segment]:
+    """First the segments that each domain needs for its quota, then the others, each in order."""
+    taken: Counter[str] = Counter()
+    first: list[Segment] = []
+    others: list[Segment] = []
+    for segment in segments:
+        if taken[segment.domain] < quotas.get(segment.domain, 0.0):
+            taken[segment.domain] += len(segment.tokens)
+            first.append(segment)
+        else:
+            others.append(segment)
+    return first + others
 
 
 def _tail(document: Encoded, window: int) -> Encoded | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from longstride.data.rows import Encoded
 from longstride.errors import DataError
 from longstride.tokens.tokenizer import Tokenizer
 from schemas.rows import Document, Domain
@@ -19,6 +20,7 @@ def documents_for_mixture(
     tokens: int,
     window: int,
     long_share: float = 0.0,
+    known: Mapping[str, Encoded] | None = None,
 ) -> list[Document]:
     """Documents whose tokens stand in the shares of `mixture`, in their given order.
 
@@ -33,6 +35,7 @@ def documents_for_mixture(
         tokens: tokens wanted in all.
         window: tokens of a row.
         long_share: part of each domain that long documents may fill before the others.
+        known: documents that are encoded already, by id.
 
     Raises:
         DataError: The corpus has no document of a domain that the mixture asks for.
@@ -41,7 +44,8 @@ def documents_for_mixture(
     by_domain: dict[Domain, list[_Counted]] = defaultdict(list)
     for document in documents:
         if document.domain in wanted:
-            count = len(tokenizer.encode(document.text)) + 1
+            whole = known.get(document.id) if known else None
+            count = len(whole.tokens) if whole else len(tokenizer.encode(document.text)) + 1
             by_domain[document.domain].append((document, count))
     if missing := sorted(set(wanted) - set(by_domain)):
         raise DataError(

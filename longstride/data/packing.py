@@ -8,55 +8,25 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from longstride.data.packing_summary import Lengths, by_length, packing_summary
+from longstride.data.rows import Encoded, Row, Segment
 from longstride.data.text import order_key
 from longstride.errors import DataError
 from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
-from longstride.store.files import read_jsonl, write_jsonl
+from longstride.store.files import read_jsonl, write_json, write_jsonl
 from longstride.tokens.tokenizer import Tokenizer
 from schemas.artifacts import ArtifactManifest
+from schemas.data import ProbeConfig
 from schemas.rows import Document, Domain, PackedRow
 
 TENSORS = "packed.safetensors"
 ROWS = "rows.jsonl"
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A run of tokens of one document inside one row."""
-
-    document: str
-    """Document or conversation."""
-    domain: str
-    """Its mixture share."""
-    tokens: list[int]
-    """Token ids."""
-    mask: list[int]
-    """1 where the token is a trained target."""
-    truncated: bool
-    """The document goes on after the end of this row."""
-
-
-Row = list[Segment]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A whole document as tokens, its end token included."""
-
-    document: str
-    """Document, or `joined:a+b+c` for neighbours of one source read as one."""
-    domain: str
-    """Its mixture share."""
-    tokens: list[int]
-    """Token ids."""
-    continues: bool = False
-    """The document goes on after these tokens."""
+SUMMARY = "summary.json"
 
 
 def pack_documents(
@@ -70,6 +40,7 @@ def pack_documents(
     recipe_digest: str = "",
     long_share: float = 0.0,
     mixture: Mapping[Domain, float] | None = None,
+    probes: ProbeConfig | None = None,
 ) -> ArtifactManifest:
     """Pack a corpus into full rows without padding, one pass over it at most.
 
@@ -78,34 +49,35 @@ def pack_documents(
     training loop repeats it. What does not fill the last row is left out and counted.
 
     With `long_share`, at least that share of the tokens stands in segments of half a window or
-    more; documents of one source are joined in the order of their paths where single ones are too
-    short, and the row names them `joined:a+b`. With `mixture`, the domains have these shares of the
-    tokens in place of those of the corpus.
+    more, taken from every domain in proportion; documents of one source are joined in the order of
+    their paths where single ones are too short, and the row names them `joined:a+b`. With
+    `mixture`, the domains have these shares of the tokens in place of those of the corpus. With
+    `probes`, some rows begin with key-value probes. The summary says how the lengths of each domain
+    compare with the corpus.
 
     Raises:
-        DataError: The corpus does not fill one row, or has too little long text for `long_share`.
+        DataError: The corpus does not fill one row, or has too little long text for `long_share`,
+            or the probes do not fit.
     """
     out.mkdir(parents=True, exist_ok=True)
     parent = open_artifact(documents_dir, "documents")
     documents = list(read_jsonl(documents_dir / "documents.jsonl", Document))
     documents.sort(key=lambda document: order_key(seed, stage, document.id))
     wanted = -(-tokens // window)
-    if mixture is not None:
-        from longstride.data.mixing import documents_for_mixture
-
-        # One row more than wanted, since whole documents do not fill the last one exactly.
-        documents = documents_for_mixture(
-            documents, tokenizer, mixture, (wanted + 1) * window, window, long_share
-        )
-    if long_share > 0:
-        from longstride.data.long_rows import long_context_rows
-
-        rows, left_over = long_context_rows(documents, tokenizer, window, wanted, long_share)
-        order = sorted(range(len(rows)), key=lambda index: order_key(seed, stage, str(index)))
-        rows = [rows[index] for index in order]
-    else:
+    if mixture is None and long_share == 0 and probes is None:
         encoded = encode_until(documents, tokenizer, wanted * window)
         rows, left_over = fill_rows([[] for _ in range(wanted)], encoded, window)
+        source: Lengths | None = None
+        cells: dict[str, int] = {}
+    else:
+        from longstride.data.stage_mixtures import StageMixture, stage_rows
+
+        known = {document.id: encode(document, tokenizer) for document in documents}
+        source = by_length((e.domain, len(e.tokens)) for e in known.values())
+        settings = StageMixture(window, wanted, long_share, mixture, probes, seed)
+        rows, left_over, cells = stage_rows(documents, known, tokenizer, settings)
+        order = sorted(range(len(rows)), key=lambda index: order_key(seed, stage, str(index)))
+        rows = [rows[index] for index in order]
     if not rows:
         raise DataError(
             f"{documents_dir} holds fewer tokens than one row of window={window}; enlarge the "
@@ -119,7 +91,9 @@ def pack_documents(
         stage=stage,
         recipe_digest=recipe_digest,
         parents={"documents": digest_of_artifact(parent), "tokenizer": tokenizer.digest},
-        counts={"left_over_tokens": left_over},
+        counts={"left_over_tokens": left_over, "planned_tokens": tokens},
+        source=source,
+        probes=cells,
     )
 
 
@@ -208,13 +182,17 @@ def write_packed(
     recipe_digest: str,
     parents: Mapping[str, str],
     counts: Mapping[str, int],
+    source: Lengths | None = None,
+    probes: Mapping[str, int] | None = None,
 ) -> ArtifactManifest:
-    """Write the tensors, the side records and the manifest of packed rows."""
+    """Write the tensors, the side records, the summary and the manifest of packed rows."""
     from safetensors.numpy import save_file
 
     records = [_record(f"{stage}-{number:07d}", row, window) for number, row in enumerate(rows)]
     save_file(_tensors(rows, window, pad_id), out / TENSORS)
     write_jsonl(out / ROWS, records)
+    summary = packing_summary(rows, window, counts=counts, source=source, probes=probes)
+    write_json(out / SUMMARY, summary)
     return publish(
         out,
         "packed",

@@ -8,7 +8,12 @@ from pathlib import Path
 
 from pydantic import Field
 
+from longstride.data.cleaning import held_out_problems
 from longstride.data.held_out import benchmark_problems
+from longstride.data.intake import Quarantined
+from longstride.data.measures.overlap import Problem
+from longstride.data.prompt_sources import UserPrompts, read_prompts
+from longstride.data.recuration import HARD
 from longstride.data.tasks import draw
 from longstride.data.text import order_key, problem_key
 from longstride.errors import DataError
@@ -29,6 +34,7 @@ from schemas.stages import CurationConfig
 PROMPTS = "prompts.jsonl"
 DROPPED = "dropped.jsonl"
 SUMMARY = "summary.json"
+QUARANTINE = "quarantine.jsonl"
 
 
 class DroppedPrompt(Contract):
@@ -43,7 +49,20 @@ class DroppedPrompt(Contract):
     pass_rate: float | None = None
     """Share of correct samples, when measured."""
     reason: str
-    """`too_easy`, `never_solved`, `not_judged` or `prompt_too_long`."""
+    """`too_easy`, `never_solved`, `not_judged`, `prompt_too_long` or `over_plan`; of a prompt of
+    the user's own also `proof`, `multi_part`, `binary`, `multiple_choice`, `no_answer`, `unsound`,
+    `duplicate` or `overlap`."""
+
+
+class FamilyCount(Contract):
+    """One family against the plan."""
+
+    kept: int = Field(ge=0)
+    """Prompts that RL uses."""
+    candidates: int = Field(ge=0)
+    """Prompts measured or dropped."""
+    planned: int | None = None
+    """Prompts that the plan allows; null: all."""
 
 
 class CurationSummary(Contract):
@@ -63,27 +82,66 @@ class CurationSummary(Contract):
     """Samples that no verifier could judge."""
     not_judged: dict[str, int] = Field(default_factory=dict)
     """The same by reason, for example `timeout`."""
+    families: dict[str, FamilyCount] = Field(default_factory=dict)
+    """Prompts by family against the plan."""
+    rows: dict[str, int] = Field(default_factory=dict)
+    """Rows of the user's own prompt sets, the quarantined ones included."""
+    quarantined: int = Field(default=0, ge=0)
+    """Rows of them that are no prompt."""
+    rewritten: int = Field(default=0, ge=0)
+    """Multiple-choice questions of them that were made open-ended."""
 
 
-def build_candidates(recipe: Recipe, sft_dir: Path) -> list[RLPrompt]:
-    """Draw candidate prompts, shuffled; none is an SFT prompt or a benchmark problem.
+def build_candidates(
+    recipe: Recipe, sft_dir: Path, user: UserPrompts | None = None
+) -> list[RLPrompt]:
+    """Candidate prompts, shuffled: generated ones and those of `user`.
+
+    None is an SFT prompt or a benchmark problem.
 
     Raises:
         DataError: The SFT artifact is unusable, or no candidate is left.
     """
     open_artifact(sft_dir, "chat")
     taken = {problem_key(problem.prompt) for problem in benchmark_problems(recipe)}
-    for example in read_jsonl(sft_dir / "examples.jsonl", ChatExample):
-        taken.update(problem_key(m.content) for m in example.messages if m.role == "user")
+    taken.update(problem_key(problem.text) for problem in _taught(sft_dir))
+    own = user.prompts if user is not None else []
+    taken.update(problem_key(prompt.prompt) for prompt in own)
     drawn = draw(recipe.tasks, recipe.rl.curation.candidates, recipe.seed, "rl")
-    candidates = [prompt for prompt in drawn if problem_key(prompt.prompt) not in taken]
+    candidates = [prompt for prompt in drawn if problem_key(prompt.prompt) not in taken] + own
     if not candidates:
         raise DataError(
             f"all {len(drawn)} RL candidates occur among the SFT examples of {sft_dir} or in the "
-            "benchmark; SFT data from elsewhere must leave the RL split of the task families alone"
+            "benchmark; SFT data from elsewhere must leave the RL split of the task families "
+            "alone, and rl.curation.candidates=0 needs rl.curation.sources"
         )
     candidates.sort(key=lambda prompt: order_key(recipe.seed, "rl", prompt.id))
     return candidates
+
+
+def user_prompts(recipe: Recipe, sft_dir: Path) -> UserPrompts:
+    """Usable prompts of the recipe's own sources, apart from SFT and from every evaluation.
+
+    Raises:
+        DataError: A source cannot be read, names an unknown verifier, or has no usable row.
+    """
+    sources = recipe.rl.curation.sources
+    if not sources:
+        return UserPrompts()
+    held_out = held_out_problems(recipe) or [
+        Problem(p.id, p.family, p.prompt) for p in benchmark_problems(recipe)
+    ]
+    return read_prompts(sources, [*held_out, *_taught(sft_dir)])
+
+
+def _taught(sft_dir: Path) -> list[Problem]:
+    """User turns of SFT."""
+    return [
+        Problem(example.id, example.family, message.content)
+        for example in read_jsonl(sft_dir / "examples.jsonl", ChatExample)
+        for message in example.messages
+        if message.role == "user"
+    ]
 
 
 def curate(
@@ -95,8 +153,11 @@ def curate(
     window: int,
     progress: Progress | None = None,
     model_judge: Judge | None = None,
+    user: UserPrompts | None = None,
 ) -> ArtifactManifest:
     """Measure each candidate's pass rate under the policy and keep those inside the band.
+
+    `user` says what became of the rows of the recipe's prompt sources, for the account.
 
     Raises:
         DataError: Fewer prompts survive than a generation batch needs; names the histogram.
@@ -138,7 +199,7 @@ def curate(
         rate = sum(judged) / len(judged) if judged else None
         measured.append(candidates[index].model_copy(update={"pass_rate": rate}))
     too_long = [p for p, ids in zip(candidates, rendered, strict=True) if len(ids) > room]
-    return _publish(recipe, measured, too_long, unjudged, out)
+    return _publish(recipe, measured, too_long, unjudged, out, user or UserPrompts())
 
 
 def _settings(recipe: Recipe, tokenizer: Tokenizer, window: int) -> SamplingSettings:
@@ -170,19 +231,24 @@ def _publish(
     too_long: list[RLPrompt],
     unjudged: Counter[str],
     out: Path,
+    user: UserPrompts,
 ) -> ArtifactManifest:
     config = recipe.rl.curation
     reasons = {prompt.id: _why_dropped(prompt, config) for prompt in measured}
     reasons |= {prompt.id: "prompt_too_long" for prompt in too_long}
+    reasons |= _over_plan([p for p in measured if reasons[p.id] is None], config)
     everyone = [*measured, *too_long]
     kept = [prompt for prompt in measured if reasons[prompt.id] is None]
-    dropped = [
-        DroppedPrompt(id=p.id, family=p.family, level=p.level, pass_rate=p.pass_rate, reason=reason)
-        for p in everyone
-        if (reason := reasons[p.id]) is not None
-    ]
-    summary = _summarise(everyone, kept, dropped, unjudged)
+    dropped = [_dropped(p, reason) for p in everyone if (reason := reasons[p.id]) is not None]
+    dropped += [_dropped(prompt, reason) for prompt, reason in user.dropped]
+    everyone += [prompt for prompt, _ in user.dropped]
+    summary = _summarise(config, everyone, kept, dropped, unjudged, user)
     write_jsonl(out / DROPPED, dropped)
+    write_jsonl(out / HARD, (p for p in measured if reasons[p.id] == "never_solved"))
+    write_jsonl(
+        out / QUARANTINE,
+        (Quarantined(source=s, where=w, reason=r) for s, w, r in user.quarantined),
+    )
     write_json(out / SUMMARY, summary)
     if len(kept) < recipe.rl.groups_per_batch:
         raise DataError(_too_few(recipe, summary))
@@ -196,20 +262,44 @@ def _publish(
             "candidates": summary.candidates,
             "kept": summary.kept,
             "unjudged_samples": summary.unjudged_samples,
+            "quarantined": summary.quarantined,
+            "rewritten": summary.rewritten,
             **{f"dropped_{reason}": count for reason, count in summary.dropped.items()},
         },
     )
 
 
+def _over_plan(kept: Sequence[RLPrompt], config: CurationConfig) -> dict[str, str | None]:
+    """Prompts beyond the plan of their family, in the order of the candidates."""
+    counts: Counter[str] = Counter()
+    over: dict[str, str | None] = {}
+    for prompt in kept:
+        counts[prompt.family] += 1
+        if counts[prompt.family] > config.plan.get(prompt.family, len(kept)):
+            over[prompt.id] = "over_plan"
+    return over
+
+
+def _dropped(prompt: RLPrompt, reason: str) -> DroppedPrompt:
+    return DroppedPrompt(
+        id=prompt.id, family=prompt.family, level=prompt.level, pass_rate=prompt.pass_rate,
+        reason=reason,
+    )  # fmt: skip
+
+
 def _summarise(
+    config: CurationConfig,
     everyone: list[RLPrompt],
     kept: list[RLPrompt],
     dropped: list[DroppedPrompt],
     unjudged: Counter[str],
+    user: UserPrompts,
 ) -> CurationSummary:
     cells = Counter(f"{p.family}/{p.level}" for p in everyone)
     kept_cells = Counter(f"{p.family}/{p.level}" for p in kept)
     rates = Counter("unmeasured" if p.pass_rate is None else f"{p.pass_rate:.2f}" for p in everyone)
+    families = Counter(p.family for p in everyone)
+    kept_families = Counter(p.family for p in kept)
     return CurationSummary(
         candidates=len(everyone),
         kept=len(kept),
@@ -218,6 +308,17 @@ def _summarise(
         dropped=dict(sorted(Counter(d.reason for d in dropped).items())),
         unjudged_samples=unjudged.total(),
         not_judged=dict(sorted(unjudged.items())),
+        families={
+            family: FamilyCount(
+                kept=kept_families[family],
+                candidates=families[family],
+                planned=config.plan.get(family),
+            )
+            for family in sorted({*families, *config.plan})
+        },
+        rows=dict(sorted(user.rows.items())),
+        quarantined=len(user.quarantined),
+        rewritten=user.rewritten,
     )
 
 

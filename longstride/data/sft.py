@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from longstride.data.packing import Segment, best_fit, write_packed
+from longstride.data.packing import best_fit, write_packed
+from longstride.data.rows import Segment
 from longstride.data.tasks import draw
 from longstride.data.text import order_key
 from longstride.data.traces import NoTraceError, write_trace

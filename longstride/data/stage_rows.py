@@ -38,6 +38,7 @@ def pack_for_stage(
         recipe.digest(),
         long_share=extension.long_share if extension else 0.0,
         mixture=extension.mixture if extension else None,
+        probes=extension.probes if extension else None,
     )
 
 

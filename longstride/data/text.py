@@ -11,6 +11,7 @@ Quarantine = Callable[[str, str], None]
 """Called with (where, why) for each row that cannot be used."""
 
 _CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f\ufeff]")
+_CONTROL_TABLE = dict.fromkeys(c for c in range(128) if _CONTROL.fullmatch(chr(c)))
 _SPACES = re.compile(r"\s+")
 _EXPRESSION = re.compile(r"-?\d+(?:\s*[-+*/]\s*-?\d+)+")
 
@@ -37,13 +38,14 @@ def undecodable(data: bytes, error: UnicodeDecodeError) -> str:
 def normalise(text: str) -> str:
     """NFC, one kind of line end, no control characters, no trailing blanks."""
     text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
-    text = _CONTROL.sub("", text)
+    # The table is far faster than the pattern, on ASCII only.
+    text = text.translate(_CONTROL_TABLE) if text.isascii() else _CONTROL.sub("", text)
     return "\n".join(line.rstrip() for line in text.split("\n")).strip("\n")
 
 
 def digest(text: str) -> str:
     """Digest for exact de-duplication: case and amount of white space do not matter."""
-    key = _SPACES.sub(" ", unicodedata.normalize("NFC", text)).strip().casefold()
+    key = " ".join(unicodedata.normalize("NFC", text).split()).casefold()
     return hashlib.sha256(key.encode()).hexdigest()
 
 

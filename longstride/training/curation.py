@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
-from longstride.data.prompts import build_candidates, curate
+from longstride.data.prompts import build_candidates, curate, user_prompts
 from longstride.rewards.generative.judge import open_model_judge
 from longstride.rollout.opening import open_generator
 from longstride.store.artifacts import open_artifact
@@ -28,16 +28,18 @@ def curate_with_policy(
         GeneratorError: The recipe's sampling server failed.
     """
     open_artifact(examples, "chat")
+    user = user_prompts(recipe, examples)
     model = open_checkpoint(checkpoint).model
     judge = open_model_judge(recipe, out / ".judge") if recipe.rewards.model else nullcontext()
     with judge as model_judge, open_generator(recipe, model, out) as generator:
         generator.sync(model, 0)
         return curate(
             recipe,
-            build_candidates(recipe, examples),
+            build_candidates(recipe, examples, user),
             generator,
             Tokenizer.load(tokenizer),
             out,
             recipe.ladder.windows[-1],
             model_judge=model_judge,
+            user=user,
         )

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 
+from longstride.data.recuration import prompts_of_round
 from longstride.model.hybrid import HybridModel
 from longstride.recipe.notices import notices
 from longstride.rewards.generative.judge import JudgeState
@@ -18,7 +20,7 @@ from longstride.rl.reflection import ReflectionMatcher
 from longstride.rollout.opening import open_generator
 from longstride.rollout.protocol import SyncedGenerator
 from longstride.store.artifacts import digest_of_artifact, open_artifact, publish
-from longstride.store.files import read_json, read_jsonl, write_json, write_jsonl
+from longstride.store.files import read_json, write_json, write_jsonl
 from longstride.store.metrics import MetricsWriter
 from longstride.tokens.tokenizer import Tokenizer
 from longstride.training import resuming
@@ -49,9 +51,12 @@ from schemas.ladder import LadderState
 from schemas.recipe import Recipe
 from schemas.rows import RLPrompt, Rollout
 
+Kept = TypeVar("Kept", bound=Contract)
+
 AUDIT_FILE = "audit.jsonl"
 HISTORY_FILE = "pass_history.json"
 JUDGE_FILE = "judge_state.json"
+SECOND_PHASE_FILE = "second_phase.json"
 """Beside the weights of a round's checkpoint."""
 
 
@@ -104,9 +109,11 @@ def run_round_on_ranks(
     place = _place(recipe, number, paths, checkpoint)
     store = BatchStore(place.directory / "batches" if ranks.first else None, place.key)
     found = _find(place, store, ranks)
-    prompts = list(read_jsonl(paths.prompts / "prompts.jsonl", RLPrompt))
-    judge_path = paths.checkpoint / JUDGE_FILE
-    judged = read_json(judge_path, JudgeState) if judge_path.is_file() else None
+    history = _kept(paths, HISTORY_FILE, PassHistory) or PassHistory()
+    prompts, second_choice = prompts_of_round(recipe, number, paths.prompts, history)
+    if second_choice is not None and ranks.first:
+        write_json(paths.out_rollouts / SECOND_PHASE_FILE, second_choice)
+    judged = _kept(paths, JUDGE_FILE, JudgeState)
     model = checkpoint.model.float()
     if found is not None:
         model.load_state_dict(found.weights())
@@ -122,8 +129,9 @@ def run_round_on_ranks(
         ) as judge,
     ):
         loop = _loop(
-            recipe, number, paths, state, engine, generator, writer, place, store, prompts, judge
-        )
+            recipe, number, paths, state, engine, generator, writer, place, store, prompts, judge,
+            history,
+        )  # fmt: skip
         for notice in notices(recipe) if ranks.first else ():
             print(f"notice: {notice}")
         if found is not None:
@@ -137,6 +145,12 @@ def run_round_on_ranks(
         resuming.discard(place.directory, place.key)
     ranks.barrier()
     return final
+
+
+def _kept(paths: RoundPaths, name: str, kind: type[Kept]) -> Kept | None:
+    """A record that the round before left beside its weights."""
+    path = paths.checkpoint / name
+    return read_json(path, kind) if path.is_file() else None
 
 
 def _place(recipe: Recipe, number: int, paths: RoundPaths, checkpoint: Checkpoint) -> Place:
@@ -192,9 +206,8 @@ def _loop(
     store: BatchStore,
     prompts: Sequence[RLPrompt],
     judge: RoundJudge,
+    history: PassHistory,
 ) -> RoundLoop:
-    history_path = paths.checkpoint / HISTORY_FILE
-    history = read_json(history_path, PassHistory) if history_path.is_file() else PassHistory()
     tokenizer = Tokenizer.load(paths.tokenizer)
     settings = UpdateSettings(
         objective=objective_of(recipe.rl.algorithm, ladder.is_weight_cap),

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from longstride.data.packing import Encoded, Segment, best_fit, fill_rows, pack_documents
+from longstride.data.packing import best_fit, fill_rows, pack_documents
+from longstride.data.rows import Encoded, Segment
 from longstride.errors import DataError
 from longstride.store.artifacts import open_artifact
 from longstride.store.files import read_jsonl

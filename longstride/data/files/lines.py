@@ -12,6 +12,7 @@ from typing import IO, Any
 from longstride.data.files.position import (
     LARGEST_ROW,
     PIECE,
+    WHOLE_ROW,
     WHOLE_TEXT,
     Mine,
     Position,
@@ -145,6 +146,8 @@ def _json_text(line: bytes, field: str) -> tuple[str, str | None]:
         return "", f"not valid JSON: {error}"
     if not isinstance(row, dict):
         return "", f"the row is {type(row).__name__}, not an object"
+    if field == WHOLE_ROW:
+        return line.decode().strip(), None
     if field not in row:
         return "", f"no field {field!r} (it has {sorted(row)[:8]}); set text_field"
     reason = problem_of(row[field])

@@ -14,6 +14,8 @@ LARGEST_ROW = 32 * 2**20
 """Bytes of a JSONL row; a longer one is quarantined without ever being held in memory."""
 WHOLE_TEXT = 8 * 2**20
 """Bytes up to which a text file is one row; a larger one is read as rows of lines."""
+WHOLE_ROW = "*"
+"""As a field: the text of a row is the row itself, as one JSON object."""
 PIECE = 4 * 2**20
 """Bytes of such a row, its last line excepted."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import IO, Any
 
 from longstride.data.files.lines import decode
-from longstride.data.files.position import Mine, Position, RawRow
+from longstride.data.files.position import WHOLE_ROW, Mine, Position, RawRow
 from longstride.errors import DataError
 from schemas.data import FileSource
 
@@ -79,10 +80,9 @@ def _parquet_batches(
             groups.append(group)
     if not groups:
         return
-    for batch in file.iter_batches(
-        batch_size=_BATCH, row_groups=groups, columns=[source.text_field]
-    ):
-        yield first, batch.column(0)
+    columns = None if source.text_field == WHOLE_ROW else [source.text_field]
+    for batch in file.iter_batches(batch_size=_BATCH, row_groups=groups, columns=columns):
+        yield first, _column(batch, source.text_field)
         first += len(batch)
 
 
@@ -95,21 +95,31 @@ def _arrow_batches(
     stream.seek(0)
     reader = pa.ipc.open_file(stream) if is_file else pa.ipc.open_stream(stream)
     _check_column(source, name, reader.schema)
-    index = reader.schema.get_field_index(source.text_field)
     batches = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader
     first = 0
     for batch in batches:
         if first + len(batch) > start.row:
             for part in range(0, len(batch), _BATCH):
                 if first + part + _BATCH > start.row:
-                    yield first + part, batch.column(index)[part : part + _BATCH]
+                    yield first + part, _column(batch[part : part + _BATCH], source.text_field)
         first += len(batch)
+
+
+def _column(batch: Any, field: str) -> Any:
+    """The column of a batch, or its whole rows as JSON."""
+    import pyarrow as pa
+
+    if field != WHOLE_ROW:
+        return batch.column(batch.schema.get_field_index(field))
+    return pa.array([json.dumps(row, default=str) for row in batch.to_pylist()], pa.string())
 
 
 def _check_column(source: FileSource, name: str, schema: Any) -> None:
     import pyarrow as pa
 
     field = source.text_field
+    if field == WHOLE_ROW:
+        return
     if field not in schema.names:
         raise DataError(
             f"source {source.name!r}: {name} has no column {field!r} (it has {schema.names}); "
