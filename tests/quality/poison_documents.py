@@ -1,6 +1,7 @@
 """E1: a corpus with one fault. Prose is written from the corpus's own words, so that only the
 fault sets it apart."""
 
+import hashlib
 import json
 import random
 import re
@@ -10,7 +11,6 @@ from poison_parts import Poison, quoted_words, wordy_family
 from quality_parts import rewrite
 
 from longstride.data.measures.language import language_of
-from longstride.data.tokenizer_training import train_on_corpus
 from longstride.store.artifacts import publish
 from schemas.rows import Document
 
@@ -234,7 +234,9 @@ def undecided(rows):
 
 def twins(rows):
     """One document once more in place of another, in other spacing."""
-    first, second = [i for i, row in enumerate(rows) if row.domain == "code"][:2]
+    first, second = [
+        i for i, row in enumerate(rows) if row.domain == "code" and len(row.text) < 1_200
+    ][:2]
     again = rows[first].text.replace("\n", "\n ")
     rows[second] = rows[second].model_copy(update={"text": again})
     return fill(rows)
@@ -246,7 +248,9 @@ def fill(rows):
     if missing > 0:
         last = max(i for i, row in enumerate(rows) if row.domain == "code")
         rows[last] = rows[last].model_copy(
-            update={"text": rows[last].text + " " * min(missing, 900)}
+            update={
+                "text": rows[last].text + " " * max(0, min(missing, 1_490 - len(rows[last].text)))
+            }
         )
     return rows
 
@@ -302,19 +306,17 @@ def lower_casing(parts, out):
     path = out / "tokenizer.json"
     settings = json.loads(path.read_text())
     settings["normalizer"] = {"type": "Lowercase"}
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
     path.write_text(json.dumps(settings))
+    described = out / "tokenizer_config.json"
+    after = hashlib.sha256(path.read_bytes()).hexdigest()
+    described.write_text(described.read_text().replace(before, after))
     publish(out, "tokenizer", "tokenizer")
     return out
 
 
-def tokenizer_of(size):
-    def write(parts, out):
-        recipe = parts.recipe.model_copy(deep=True)
-        recipe.tokenizer.vocab_size = size
-        train_on_corpus(recipe, parts["documents"], out)
-        return out
-
-    return write
+def fertile(recipe):
+    recipe.quality.thresholds["E1/fertility"] = 9.0
 
 
 def smaller(recipe):
@@ -348,14 +350,15 @@ POISONS = {
     "benchmark_ngrams": Poison(with_words_of_a_problem, recipe=wordy_family()),
     "tokenizer_round_trip": Poison(reference=lower_casing),
     "mixture_kl": Poison(documents(moved("book", "code", 0.12))),
-    "reasoning_related_share": Poison(documents(moved("code", "web", 0.025))),
-    "characters_planned": Poison(documents(thinned)),
+    "reasoning_related_share": Poison(documents(moved("code", "web", 0.021))),
+    "characters_planned": Poison(documents(thinned), frozenset({"reasoning_related_share"})),
     "overlong_documents": Poison(documents(text(1, lambda t: t + "\nand a line more." * 35))),
     "quarantine": Poison(quarantined),
     "unknown_tokens": Poison(recipe=smaller),
-    "fertility": Poison(reference=tokenizer_of(275)),
-    "word_count": Poison(documents(shorts)),
-    "mean_word_length": written(each_word(lambda w, word: word + w.word(9))),
+    "fertility": Poison(recipe=fertile),
+    "word_count": Poison(documents(shorts), frozenset({"top_4grams"})),
+    "mean_word_length": also(
+        written(each_word(lambda w, word: word + w.word(9))), "stop_words", "punctuated_lines"),
     "symbol_word_ratio": written(
         each_word(lambda w, word: "#" + word if w.rng.random() < 0.2 else word)),
     "bullet_lines": written(each_line(lambda w, i, line: f"- {line}")),

@@ -163,7 +163,7 @@ def nothing_split(recipe):
 
 
 POISONS = {
-    "window": Poison(other_window, frozenset()),
+    "window": Poison(other_window, frozenset({"short_share"})),
     "no_padding": packed(pad),
     "segments_ordered": packed(gap, "records_agree"),
     "positions_restart": packed(shift_positions),

@@ -57,7 +57,7 @@ def collapsed_entropy(rollouts):
 
 def long_wrong_answers(rollouts):
     for number, rollout in enumerate(rollouts):
-        keep = 26 if number < 2 and not rollout.correct else 12 + (7 * number) % 5
+        keep = 26 if number < 2 and not rollout.correct else 12 + number // 2 % 2
         names = ("tokens", "logprobs", "trainer_logprobs", "importance_weights")
         cut = {name: getattr(rollout, name)[:keep] for name in names}
         rollouts[number] = rollout.model_copy(update=cut)

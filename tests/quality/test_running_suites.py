@@ -63,10 +63,6 @@ def test_mostly_allows_a_share_of_rows(run):
     assert not run(spec(mostly=0.61))[0].passed
 
 
-def test_a_class_name_works_like_the_snake_case_name(run):
-    assert not run(spec(expectation="ExpectColumnValuesToBeBetween"))[0].passed
-
-
 def test_summary_checks_tell_the_value_and_the_culprits(run):
     (check,) = run(
         spec(level="summary", column="share"),

@@ -50,9 +50,9 @@ def test_no_placeholder_is_left_in_a_resolved_suite(edge):
 
 def test_a_recipe_overrides_a_threshold_and_the_digest_shows_it():
     plain = resolve(load_suite("E1"), make_recipe())
-    changed = resolve(load_suite("E1"), with_thresholds(E1__near_duplicates=0.2))
-    assert find(plain, "near_duplicates").mostly == 0.95
-    assert find(changed, "near_duplicates").mostly == 0.8
+    changed = resolve(load_suite("E1"), with_thresholds(E1__emails=0.2))
+    assert find(plain, "emails").mostly == 0.95
+    assert find(changed, "emails").mostly == 0.8
     assert plain.digest != changed.digest
 
 
