@@ -173,7 +173,7 @@ def phrases(words, share, repeats):
         for extra in range((size - words + 1) % words):
             lengths[extra] += 1
         phrase = " ".join(w.word(min(9, max(3, length))) for length in lengths)
-        lines = w.lines(SIZE - (repeats + 1) * len(phrase), 7)
+        lines = w.lines(SIZE - 60 - (repeats + 1) * (len(phrase) + 16), 7)
         for number in range(repeats + 1):
             at = number % len(lines)
             head, _, tail = lines[at].partition(" ")
@@ -181,6 +181,13 @@ def phrases(words, share, repeats):
         return "\n".join(lines)
 
     return fault
+
+
+def again_and_again(w, paragraph):
+    """Prose in which one long paragraph comes back twice."""
+    others = ["\n".join(w.lines(190)) for _ in range(5)]
+    made = [paragraph, others[0], others[1], paragraph, others[2], others[3], paragraph, others[4]]
+    return "\n\n".join(made)[:SIZE]
 
 
 def pairs(words, share):
@@ -365,7 +372,7 @@ POISONS = {
     "ellipsis_lines": written(each_line(lambda w, i, line: line + ".." * (i % 5 < 2), words=14)),
     "alphabetic_words": written(
         each_word(lambda w, word: str(w.rng.randint(100, 9999999))
-                  if w.rng.random() < 0.3 and word not in STOPS else word)),
+                  if w.rng.random() < 0.36 and word not in STOPS else word)),
     "stop_words": written(
         each_word(lambda w, word: w.word() if word.lower().strip(".") in STOPS else word)),
     "duplicate_lines": written(sprinkled(ALSO, 11)),
@@ -373,15 +380,14 @@ POISONS = {
     "duplicate_paragraphs": written(
         lambda w: "\n\n".join(("\n".join(w.lines(180)), ALSO)[n % 2] for n in range(14))[:SIZE]),
     "duplicate_paragraph_characters": written(
-        lambda w: "\n\n".join(("\n".join(w.lines(190)), " " * 80 + ALSO)[n % 5 > 2]
-                              for n in range(12))[:SIZE]),
+        lambda w: again_and_again(w, "\n".join(w.lines(150)))),
     "duplicate_characters": written(sprinkled(ALSO, 3), share=0.9),
     "short_lines": written(each_line(lambda w, i, line: line, words=4)),
     "newlines": written(lambda w: "\n\n\n\n\n".join(w.lines(SIZE - 90))[:SIZE]),
     "punctuated_lines": written(each_line(lambda w, i, line: line.rstrip("."))),
     "top_2grams": written(pairs(2, 0.215)),
     "top_3grams": written(pairs(3, 0.195)),
-    "top_4grams": written(pairs(4, 0.175)),
+    "top_4grams": written(pairs(4, 0.175), share=0.5),
     "duplicate_5grams": written(phrases(5, 0.165, 6)),
     "duplicate_6grams": written(phrases(6, 0.150, 5)),
     "duplicate_7grams": written(phrases(7, 0.138, 4)),
