@@ -1,3 +1,4 @@
+import json
 import random
 
 import pytest
@@ -113,4 +114,6 @@ def test_a_verifier_that_cannot_judge_is_counted_and_never_a_zero(
     prompts = [broken, *candidates[1:]]
     manifest, _ = run(recipe, prompts, tokenizer, tmp_path / "o", lambda p: 0.5)
     assert manifest.counts["unjudged_samples"] == 4
+    summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+    assert summary["not_judged"] == {"error": 4}
     assert json_lines(tmp_path / "o" / "dropped.jsonl")[0]["reason"] == "not_judged"

@@ -19,7 +19,7 @@ from longstride.rewards.judging import RuleJudge
 from longstride.rewards.protocol import NotJudged, Score
 from longstride.rewards.sandbox import backends
 from longstride.rewards.sandbox.backends import SandboxUnavailable
-from longstride.rewards.sandbox.jails import Jails
+from longstride.rewards.sandbox.jails import Jail, Jails
 from schemas.verification import SandboxConfig
 
 ROOT = Path(__file__).parents[2]
@@ -256,14 +256,24 @@ def test_a_sandbox_that_cannot_be_built_is_unavailable_with_what_it_said(monkeyp
     assert "uid map: Permission denied" in judgments[0].detail
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_jail_that_is_ended_while_it_is_built_leaves_nothing(backend):
+    config = sandbox(backend)
+    for pause in (0.0, 0.001, 0.002, 0.004, 0.008, 0.016) * 3:
+        jail = Jail.start(config)
+        time.sleep(pause)
+        jail.end()
+    assert left_running(config) == []
+
+
 def test_a_jail_that_died_while_it_waited_is_passed_over():
     with Jails(SandboxConfig(warm=1, wall_seconds=WALL)) as jails:
         jails.prepare()
         deadline = time.monotonic() + 10
         while not jails._waiting and time.monotonic() < deadline:
             time.sleep(0.01)
-        jails._waiting[0].process.kill()
-        jails._waiting[0].process.wait()
+        jails._waiting[0].greet()
+        jails._waiting[0].end()
         jail = jails.take()
         assert jail.alive
         jail.end()

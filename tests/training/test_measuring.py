@@ -46,9 +46,11 @@ def test_metrics_of_a_batch_count_unjudged_samples_apart():
     rollouts = [
         rollout((1, 2), reward=1.0, correct=True),
         rollout((1, 2, 3, 4), reward=0.0, correct=False),
-        rollout((1, 2), reward=None, correct=None),
+        rollout((1, 2), reward=None, correct=None, not_judged="timeout"),
     ]
     values = batch_metrics(rollouts, window=8)
+    assert values["rl/not_judged/timeout"] == 1
+    assert "rl/not_judged/died" not in values
     assert values["rl/accuracy"] == 0.5
     assert values["rl/unjudged_share"] == pytest.approx(1 / 3)
     assert values["rl/tokens/generated"] == 8

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import threading
 import time
@@ -53,6 +55,7 @@ class Jail:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={"PATH": os.environ.get("PATH", os.defpath)},
+                start_new_session=True,
             )
         except OSError as error:
             raise SandboxUnavailable(f"the sandbox cannot be started: {error}") from error
@@ -128,7 +131,11 @@ class Jail:
 
     def end(self) -> None:
         """Kill everything in it. The kernel ends the whole tree with the namespace's first."""
-        self.process.kill()
+        if self.process.returncode is None:
+            # Its group, because a jail that is still being built does not yet hang on its first
+            # process.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
