@@ -115,11 +115,12 @@ def test_one_enormous_text_file_is_read_in_pieces(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_two_gibibytes_with_every_rule_stream_under_one_gibibyte(tmp_path):
+def test_two_gibibytes_stream_under_one_gibibyte(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows = write_jsonl(path, 2048)
-    cleaning = {"contamination": {"domains": []}, "language": {"domains": []},
-                "gopher_quality": {"limits": {"stop_words": {}}}}  # fmt: skip
+    # Everything but what only costs time: near-duplicates need most memory of all rules.
+    cleaning = {name: {"domains": []} for name in
+                ("contamination", "language", "gopher_quality", "gopher_repetition", "fineweb")}  # fmt: skip
     (read, _, bad), peak = measured(
         BUILD, path, tmp_path / "out", 2**30, json.dumps(cleaning), timeout=7000
     )  # fmt: skip
