@@ -183,11 +183,15 @@ def phrases(words, share, repeats):
     return fault
 
 
-def again_and_again(w, paragraph):
-    """Prose in which one long paragraph comes back twice."""
-    others = ["\n".join(w.lines(190)) for _ in range(5)]
-    made = [paragraph, others[0], others[1], paragraph, others[2], others[3], paragraph, others[4]]
-    return "\n\n".join(made)[:SIZE]
+def again_and_again(w):
+    """Prose between four paragraphs that are two words far to the right of the page."""
+    far = " " * 110 + ALSO
+    made = []
+    while sum(len(part) + 2 for part in made) < SIZE - 4 * (len(far) + 2) - 60:
+        made.append(w.sentence())
+    for place in (2, 5, 8, 11):
+        made.insert(place, far)
+    return "\n\n".join(made)
 
 
 def pairs(words, share):
@@ -226,12 +230,14 @@ def german(w):
 
 
 def undecided(rows):
-    """Short notes whose language is English, if only just."""
+    """Notes in English and German whose language is English, if only just."""
     writer = Writer(rows)
     made = []
     books = [row for row in rows if row.domain == "book"]
     while len(made) < len(books) // 6 + 2:
-        note = " ".join(writer.word() for _ in range(4))
+        words = [writer.word() for _ in range(8)] + writer.rng.sample(GERMAN, 6)
+        writer.rng.shuffle(words)
+        note = " ".join(words)
         code, probability = language_of(note)
         if code == "en" and probability < 0.6:
             update = {"id": f"note-{len(made)}", "text": note}
@@ -379,8 +385,7 @@ POISONS = {
     "duplicate_line_characters": written(sprinkled("=" * 88, 5)),
     "duplicate_paragraphs": written(
         lambda w: "\n\n".join(("\n".join(w.lines(180)), ALSO)[n % 2] for n in range(14))[:SIZE]),
-    "duplicate_paragraph_characters": written(
-        lambda w: again_and_again(w, "\n".join(w.lines(150)))),
+    "duplicate_paragraph_characters": written(again_and_again),
     "duplicate_characters": written(sprinkled(ALSO, 3), share=0.9),
     "short_lines": written(each_line(lambda w, i, line: line, words=4)),
     "newlines": written(lambda w: "\n\n\n\n\n".join(w.lines(SIZE - 90))[:SIZE]),
