@@ -13,8 +13,8 @@ class SandboxConfig(Contract):
     """The jail that programs written by a model run in. It has no network in any case."""
 
     backend: Literal["auto", "bwrap", "unshare"] = "auto"
-    """What builds the jail: bubblewrap, or util-linux's unshare, which hides no files. `auto` takes
-    bubblewrap where it works, and refuses where it does not: unshare must be asked for."""
+    """What builds the jail: bubblewrap or util-linux's unshare, with the same root inside. `auto`
+    takes bubblewrap where it is installed, else unshare; without either no program is judged."""
     slots: int = Field(default=2, ge=1, le=256)
     """Programs that run at the same time."""
     warm: int = Field(default=2, ge=0, le=256)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from longstride.data.packing_summary import Lengths, by_length, packing_summary
+from longstride.data.packing_summary import SUMMARY, Lengths, by_length, packing_summary
 from longstride.data.rows import Encoded, Row, Segment
 from longstride.data.text import order_key
 from longstride.errors import DataError
@@ -26,7 +26,6 @@ from schemas.rows import Document, Domain, PackedRow
 
 TENSORS = "packed.safetensors"
 ROWS = "rows.jsonl"
-SUMMARY = "summary.json"
 
 
 def pack_documents(

@@ -11,8 +11,11 @@ from pydantic import Field
 from longstride.data.rows import Row
 from schemas.base import Contract
 
+SUMMARY = "summary.json"
 BUCKETS = ("<1/8", "1/8-1/4", "1/4-1/2", "1/2-1", "1")
 """Lengths as shares of the window; a text of a window or more is in the last one."""
+LONG_BUCKETS = ("1/2-1", "1")
+"""Half a window or more."""
 _EDGES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 
 Lengths = Mapping[str, Counter[int]]

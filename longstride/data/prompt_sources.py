@@ -17,6 +17,7 @@ from longstride.data.measures.words import WordHasher
 from longstride.data.tasks import is_sound
 from longstride.data.text import problem_key
 from longstride.errors import DataError
+from longstride.rewards.generative.judge import check_prompt
 from longstride.rewards.verifiers import verifier_of
 from longstride.store.files import first_problem
 from schemas.data import FileSource
@@ -117,8 +118,15 @@ def _rows(source: PromptSource, found: UserPrompts) -> Iterable[RLPrompt]:
             quarantine(row.path, said)
             continue
         found.rows[source.name] += 1
-        verifier_of(prompt)
+        _known_verifier(prompt)
         yield prompt
+
+
+def _known_verifier(prompt: RLPrompt) -> None:
+    if prompt.judge == "model":
+        check_prompt(prompt)
+    else:
+        verifier_of(prompt)
 
 
 def _prompt(source: PromptSource, row: Document) -> RLPrompt:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from typing import Final
 
+from longstride.data.packing_summary import LONG_BUCKETS, SUMMARY, PackingSummary
 from longstride.quality.frame import Columns, Measured, RowFacts, RowWriter, Seen, Tally
 from longstride.quality.measure_documents import mixture_facts
 from longstride.quality.packed_rows import (
@@ -18,6 +18,7 @@ from longstride.quality.packed_rows import (
 )
 from longstride.quality.stages import packed_stage
 from longstride.quality.subject import Subject, reference_faults
+from longstride.store.files import read_json
 from schemas.stages import ExtensionStage
 
 COLUMNS: Final[Columns] = {
@@ -66,8 +67,10 @@ def measure(subject: Subject, writer: RowWriter) -> Measured:
     long_share = int(found["long"] or 0) / tokens
     extension = settings if isinstance(settings, ExtensionStage) else None
     wanted = extension.long_share if extension else None
-    manifest = subject.subject.manifest
-    recorded = manifest.parents.get("tokenizer")
+    parent = subject.subject.manifest.parents.get("tokenizer")
+    # A user's own rows may come without what our packer says of them.
+    said = subject.path / SUMMARY
+    recorded = read_json(said, PackingSummary) if said.is_file() else None
     summary: RowFacts = {
         "window_ratio": window / settings.window,
         "tokens_ratio": int(found["tokens"] or 0) / settings.tokens,
@@ -80,9 +83,9 @@ def measure(subject: Subject, writer: RowWriter) -> Measured:
         "mixture_kl": mixture_facts(
             domains, subject.recipe, extension.mixture if extension else None
         )["mixture_kl"],
-        "domain_length_kl": domain_length_kl(manifest.counts),
-        "fewest_needles": fewest_needles(manifest.counts),
-        "tokenizer_matches": recorded in (None, tokenizer.digest),
+        "long_domain_kl": long_domain_kl(recorded) if recorded else None,
+        "fewest_probes": fewest_probes(recorded) if recorded else None,
+        "tokenizer_matches": parent in (None, tokenizer.digest),
     }
     return Measured(rows, summary, tally.culprits)
 
@@ -98,38 +101,27 @@ def _lengths(packed: Packed, number: int) -> RowFacts:
     }
 
 
-def domain_length_kl(counts: Mapping[str, int]) -> float | None:
-    """Largest KL, over domains, of the packed length mix from the source's; None: not recorded.
+def long_domain_kl(summary: PackingSummary) -> float | None:
+    """KL of the domains of long text from the domains of all text; None: not recorded.
 
-    The packer records tokens as `packed_length/<domain>/<bucket>` and
-    `source_length/<domain>/<bucket>` in its manifest.
+    Text of half a window or more should come from every domain in proportion, not from books
+    alone (Fu et al., arXiv 2402.10171).
     """
-    tables: dict[str, dict[str, dict[str, int]]] = {"packed_length": {}, "source_length": {}}
-    for key, value in counts.items():
-        kind, _, rest = key.partition("/")
-        domain, _, bucket = rest.partition("/")
-        if kind in tables and bucket:
-            tables[kind].setdefault(domain, {})[bucket] = value
-    packed, source = tables["packed_length"], tables["source_length"]
-    if not packed or not source:
+    long = {
+        domain: summary.domain_shares.get(domain, 0.0)
+        * sum(lengths.packed.get(bucket, 0.0) for bucket in LONG_BUCKETS)
+        for domain, lengths in summary.lengths.items()
+    }
+    total = math.fsum(long.values())
+    if not total:
         return None
-    return max(_kl(packed[domain], source.get(domain, {})) for domain in packed)
+    return math.fsum(
+        part / total * math.log(part / total / summary.domain_shares[domain])
+        for domain, part in long.items()
+        if part
+    )
 
 
-def _kl(actual: Mapping[str, int], target: Mapping[str, int]) -> float:
-    total, wanted = sum(actual.values()), sum(target.values())
-    divergence = 0.0
-    for bucket, count in actual.items():
-        if count:
-            share, aim = count / total, target.get(bucket, 0) / max(1, wanted)
-            divergence += share * math.log(share / aim) if aim > 0 else math.inf
-    return divergence
-
-
-def fewest_needles(counts: Mapping[str, int]) -> int | None:
-    """Key-value probes in the emptiest cell of depth x length; None: the stage inserts none.
-
-    The packer records them as `needles/<length>/<depth>` in its manifest.
-    """
-    cells = [value for key, value in counts.items() if key.startswith("needles/")]
-    return min(cells) if cells else None
+def fewest_probes(summary: PackingSummary) -> int | None:
+    """Key-value probes in the emptiest cell of depth x length; None: the stage inserts none."""
+    return min(summary.probes.values(), default=None)

@@ -14,12 +14,14 @@ from longstride.quality.benchmark import NGRAM, benchmark_index
 from longstride.quality.frame import Columns, Measured, RowFacts, RowWriter, Seen, require_rows
 from longstride.quality.subject import Subject, reference_faults
 from longstride.store.files import read_jsonl
+from schemas.judging import MODEL_VERIFIERS
 from schemas.recipe import Recipe
 from schemas.rows import ChatExample, RLPrompt
 
 _PROOF: Final = re.compile(r"\b(?:prove|show) that\b|\bgive a proof\b", re.IGNORECASE)
 _TRUE_FALSE: Final = re.compile(r"\btrue or false\b|\byes or no\b", re.IGNORECASE)
 _CHOICES: Final = re.compile(r"^\s*\(?[A-D][).:]\s+\S", re.MULTILINE)
+_ASSERT: Final = re.compile(r"^\s*assert\b", re.MULTILINE)
 _PARTS: Final = re.compile(r"^\s*\(?(?:[a-d]|i{1,3})\)\s+\S", re.MULTILINE)
 
 COLUMNS: Final[Columns] = {
@@ -86,17 +88,12 @@ def _taught(path: Path, hasher: WordHasher) -> ProblemIndex:
 def _facts(
     prompt: RLPrompt, held_out: ProblemIndex, taught: ProblemIndex, hasher: WordHasher
 ) -> RowFacts:
-    from longstride.rewards.verifiers import accepts
-
     words = hasher.hashes(prompt.prompt)
-    wrong = ("", "zzz", f"{prompt.answer}x")
-    tests = prompt.entry.get("tests")
     return {
         "id": prompt.id,
         "family": prompt.family,
         "level": prompt.level,
-        "answer_verifies": bool(prompt.answer.strip()) and accepts(prompt, prompt.answer) is True,
-        "wrong_answer_accepted": any(accepts(prompt, answer) is True for answer in wrong),
+        **_verifier_facts(prompt),
         "unverifiable_type": _unverifiable(prompt.prompt),
         "benchmark_problem": held_out.holds(words),
         "benchmark_ngram": held_out.overlaps(words),
@@ -104,8 +101,39 @@ def _facts(
         "pass_rate_measured": prompt.pass_rate is not None,
         "pass_rate": prompt.pass_rate,
         "prompt_words": len(prompt.prompt.split()),
-        "tests": len(tests) if isinstance(tests, list) else None,
+        "tests": tests_of(prompt),
     }
+
+
+def _verifier_facts(prompt: RLPrompt) -> RowFacts:
+    """What the prompt's verifier says of its reference and of wrong answers.
+
+    A model's judgment costs calls and is no rule that could be refuted here: what a set judged by
+    a model must have is a reference and a verifier that a model has.
+    """
+    from longstride.rewards.verifiers import accepts
+
+    if prompt.judge == "model":
+        sound = bool(prompt.answer.strip()) and prompt.verifier in MODEL_VERIFIERS
+        return {"answer_verifies": sound, "wrong_answer_accepted": None}
+    wrong = ("", "zzz", f"{prompt.answer}x")
+    return {
+        "answer_verifies": bool(prompt.answer.strip()) and accepts(prompt, prompt.answer) is True,
+        "wrong_answer_accepted": any(accepts(prompt, answer) is True for answer in wrong),
+    }
+
+
+def tests_of(prompt: RLPrompt) -> int | None:
+    """How many tests judge a program: cases, asserts, or named tests; None: no program is asked."""
+    from longstride.rewards.verifiers import CODE, SOFTWARE_ENGINEERING
+
+    entry = prompt.entry
+    if prompt.verifier == SOFTWARE_ENGINEERING:
+        return len(entry.get("fail_to_pass", ())) + len(entry.get("pass_to_pass", ()))
+    if prompt.verifier != CODE:
+        return None
+    tests = entry.get("cases", entry.get("tests", ()))
+    return len(_ASSERT.findall(tests)) if isinstance(tests, str) else len(tests)
 
 
 def _unverifiable(text: str) -> bool:

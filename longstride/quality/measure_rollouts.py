@@ -43,6 +43,7 @@ COLUMNS: Final[Columns] = {
     "finish_reason": "text",
     "reward": "number",
     "correct": "flag",
+    "not_judged": "text",
     "advantage": "number",
     "logprobs_missing": "count",
     "logprobs_positive": "count",
@@ -90,7 +91,7 @@ def measure(subject: Subject, writer: RowWriter) -> Measured:
         **_length_facts(rows),
         **_weight_facts(rows, cap),
         "entropy_ratio": _entropy_ratio(rows),
-        "verifier_failure_share": _verifier_failures(subject, rows.count),
+        "verifier_failure_share": _verifier_failures(rows),
     }
     return Measured(rows, summary, {**culprits, **share_culprits})
 
@@ -117,6 +118,7 @@ def _row(rollout: Rollout, recipe: Recipe, cap: float | None) -> RowFacts:
         "finish_reason": rollout.finish_reason,
         "reward": rollout.reward,
         "correct": rollout.correct,
+        "not_judged": rollout.not_judged,
         "advantage": rollout.advantage,
         "logprobs_missing": len(rollout.logprobs) - len(known),
         "logprobs_positive": _count(known, 1e-6),
@@ -293,12 +295,19 @@ def _cap(subject: Subject) -> float | None:
 _FAILURES: Final = ("timeout", "died", "error", "unavailable")
 
 
-def _verifier_failures(subject: Subject, count: int) -> float | None:
-    """Share of samples that the verifier failed on; None: the round recorded no reasons."""
-    reasons = json.loads(read_text(subject.path / "summary.json")).get("not_judged")
-    if not isinstance(reasons, dict):
+def _verifier_failures(rows: MeasuredRows) -> float | None:
+    """Share of samples that the verifier failed on; None: no unjudged sample says why."""
+    import polars as pl
+
+    reason = pl.col("not_judged")
+    found = rows.facts(
+        unjudged=pl.col("reward").is_null().sum(),
+        told=reason.is_not_null().sum(),
+        failed=reason.is_in(_FAILURES).sum(),
+    )
+    if found["unjudged"] and not found["told"]:
         return None
-    return sum(int(reasons.get(name, 0)) for name in _FAILURES) / count
+    return _number(found["failed"]) / rows.count
 
 
 def _weight_facts(rows: MeasuredRows, cap: float | None) -> RowFacts:

@@ -119,8 +119,8 @@ def test_two_gibibytes_stream_under_one_gibibyte(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows = write_jsonl(path, 2048)
     # Everything but what only costs time: near-duplicates need most memory of all rules.
-    cleaning = {name: {"domains": []} for name in
-                ("contamination", "language", "gopher_quality", "gopher_repetition", "fineweb")}  # fmt: skip
+    rules = ("contamination", "language", "gopher_quality", "gopher_repetition", "fineweb")
+    cleaning = {name: {"domains": []} for name in rules}
     (read, _, bad), peak = measured(
         BUILD, path, tmp_path / "out", 2**30, json.dumps(cleaning), timeout=7000
     )  # fmt: skip

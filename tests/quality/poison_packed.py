@@ -6,7 +6,9 @@ import numpy as np
 from poison_parts import Poison
 from quality_parts import write_packed
 
+from longstride.data.packing_summary import SUMMARY, PackingSummary
 from longstride.store.artifacts import publish
+from longstride.store.files import read_json, write_json
 
 
 def pad_end(tensors, records, manifest):
@@ -139,15 +141,29 @@ def all_long(tensors, records, manifest):
         record["target_tokens"] = shape[1] - 1
 
 
-def counted(**counts):
+def summarised(change):
+    """Rows whose packer says something else of them."""
+
     def write(parts, out):
         path = write_packed(out, parts["extend-1"], lambda *_: None)
+        summary = read_json(parts["extend-1"] / SUMMARY, PackingSummary)
+        change(summary)
+        write_json(path / SUMMARY, summary)
         manifest = json.loads((path / "manifest.json").read_text())
-        counts_of = {key.replace("__", "/"): value for key, value in counts.items()}
-        publish(path, "packed", manifest["stage"], parents=manifest["parents"], counts=counts_of)
+        publish(path, "packed", manifest["stage"], parents=manifest["parents"],
+                counts=manifest["counts"])  # fmt: skip
         return path
 
     return write
+
+
+def only_books_are_long(summary):
+    for domain, lengths in summary.lengths.items():
+        lengths.packed = {"1": 1.0} if domain == "book" else {"<1/8": 1.0}
+
+
+def one_cell_is_thin(summary):
+    summary.probes = {"0.5/0": 30, "0.5/1": 3}
 
 
 def packed(change, *also):
@@ -182,13 +198,6 @@ POISONS = {
     "split_rows": Poison(packed(unsplit).subject, recipe=nothing_split),
     "truncated_documents": packed(cut),
     "short_share": packed(all_long),
-    "domain_lengths": Poison(
-        counted(
-            packed_length__code__64=90,
-            packed_length__code__512=10,
-            source_length__code__64=10,
-            source_length__code__512=90,
-        )
-    ),
-    "needle_coverage": Poison(counted(needles__64__0=30, needles__64__5=3)),
+    "long_text_domains": Poison(summarised(only_books_are_long)),
+    "needle_coverage": Poison(summarised(one_cell_is_thin)),
 }

@@ -49,9 +49,14 @@ def of_parts_words(parts):
     return edit(prompt=f"How long is this: {quoted_words(parts)}?", family="letter_counting")
 
 
-def tested(rows):
-    entry = {**rows[0].entry, "tests": ["assert f(1) == 2"]}
-    return [rows[0].model_copy(update={"entry": entry}), *rows[1:]]
+def tested_once(rows):
+    """A program is asked for, and one assert judges it."""
+    update = {
+        "verifier": "code",
+        "answer": "def f(number):\n    return number + 1",
+        "entry": {"tests": ["assert f(1) == 2"]},
+    }
+    return [rows[0].model_copy(update=update), *rows[1:]]
 
 
 def easy(rows):
@@ -83,6 +88,6 @@ POISONS = {
     "family_shares": prompts(edit(family="letter_counting"), recipe=wordy_family(9.0)),
     "benchmark_ngrams": prompts(of_parts_words, recipe=wordy_family()),
     "prompt_length": prompts(wordy),
-    "code_tests": prompts(tested),
+    "code_tests": prompts(tested_once),
     "mean_pass_rate": prompts(easy),
 }  # fmt: skip

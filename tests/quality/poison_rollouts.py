@@ -130,8 +130,10 @@ POISONS = {
     "truncation_explained": rollouts(edit(finish_reason="length")),
     "tokens_in_vocabulary": rollouts(edit(prompt_tokens=[400])),
     "rewards_add_up": rollouts(edit(reward=1.0, rewards={"correct": 0.5})),
-    "unjudged": rollouts(edit(reward=None, correct=None, rewards={})),
-    "verifier_timeouts": rollouts(lambda rows: None, not_judged={"timeout": 3}),
+    "unjudged": rollouts(
+        edit(reward=None, correct=None, rewards={}, not_judged="disagreement")),
+    "verifier_timeouts": rollouts(
+        edit(reward=None, correct=None, rewards={}, not_judged="timeout"), "unjudged"),
     "groups_whole": rollouts(lambda rows: rows.__setitem__(
         3, rows[3].model_copy(update={"prompt_id": "another"}))),
     "advantages_centred": rollouts(edit(advantage=3.0)),

@@ -239,9 +239,18 @@ def test_without_a_sandbox_nothing_is_run_and_nothing_scores(monkeypatch):
     with RuleJudge(judging()) as judge:
         judgment = judge.judge(submit("print(1)", **cases))
         assert isinstance(judgment, NotJudged) and judgment.reason == "unavailable"
-        assert "install the package 'bubblewrap'" in judgment.detail
+        assert "install the package bubblewrap or util-linux" in judgment.detail
         with pytest.raises(SandboxUnavailable, match="install the package"):
             judge.prepare([submit("", **cases).prompt])
+
+
+def test_unshare_stands_in_where_bubblewrap_is_not_installed(monkeypatch):
+    monkeypatch.setattr(
+        backends.shutil, "which", lambda name: None if name == "bwrap" else f"/usr/bin/{name}"
+    )
+    assert backends.available("auto") == "unshare"
+    with pytest.raises(SandboxUnavailable, match="looked for bwrap"):
+        backends.available("bwrap")
 
 
 def test_a_sandbox_that_cannot_be_built_is_unavailable_with_what_it_said(monkeypatch, tmp_path):

@@ -20,6 +20,8 @@ Backend = Literal["bwrap", "unshare"]
 INSIDE = Path(__file__).parent / "inside"
 _MIB = 1 << 20
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_COMMANDS = {"bwrap": ("bwrap",), "unshare": ("unshare", "setpriv")}
+_PACKAGES = {"bwrap": "bubblewrap", "unshare": "util-linux"}
 _SYSTEM = ("/lib", "/lib64", "/lib32", "/bin", "/sbin")
 # Ids that systemd keeps for services without a user; each jail of a root caller has its own, so
 # that its limit of processes counts its own alone.
@@ -64,15 +66,15 @@ def available(backend: Literal["auto", "bwrap", "unshare"]) -> Backend:
     Raises:
         SandboxUnavailable: It is not installed.
     """
-    wanted: Backend = "bwrap" if backend == "auto" else backend
-    if shutil.which(wanted) is None:
-        package = {"bwrap": "bubblewrap", "unshare": "util-linux"}[wanted]
-        raise SandboxUnavailable(
-            f"programs are judged in a sandbox, and its command {wanted!r} is not installed; "
-            f"install the package {package!r}"
-            + (", or set rewards.judging.sandbox.backend=unshare" if wanted == "bwrap" else "")
-        )
-    return wanted
+    wanted: tuple[Backend, ...] = ("bwrap", "unshare") if backend == "auto" else (backend,)
+    for name in wanted:
+        if all(shutil.which(command) for command in _COMMANDS[name]):
+            return name
+    raise SandboxUnavailable(
+        f"programs are judged in a sandbox, and no command that builds one is installed (looked "
+        f"for {' and '.join(wanted)}); install the package "
+        f"{' or '.join(_PACKAGES[name] for name in wanted)}"
+    )
 
 
 def command(backend: Backend, config: SandboxConfig) -> list[str]:

@@ -156,7 +156,6 @@ class Jails:
         self._waiting: deque[Jail] = deque()
         self._condition = threading.Condition()
         self._closed = False
-        self._broken = False
         self._maker: threading.Thread | None = None
 
     def __enter__(self) -> Self:
