@@ -61,6 +61,7 @@ class _Worker:
         self.reviving = False
         self.number = 0
         self.due = 0.0
+        self._ahead: deque[Job] = deque()
         self._unsent = b""
         self._unread = b""
 
@@ -81,12 +82,19 @@ class _Worker:
 
     def give(self, job: Job, place: int | None) -> None:
         """Hand it a job, or only its package to load when `place` is None."""
-        self.number += 1
-        self._unsent += json.dumps({**job, "number": self.number}).encode() + b"\n"
         self.place = place
         self.loading += 1
         self.since = time.monotonic()
-        self.due = self.since + START_SECONDS
+        self._ahead.append(job)
+        if self.loading == 1:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        """Send one job: a child that ends to have a package loaded loses what it has read ahead."""
+        self.number += 1
+        job = {**self._ahead.popleft(), "number": self.number}
+        self._unsent += json.dumps(job).encode() + b"\n"
+        self.due = time.monotonic() + START_SECONDS
         self.send()
 
     def send(self) -> None:
@@ -113,11 +121,18 @@ class _Worker:
             reply: dict[str, Any] = json.loads(line)
             if "started" in reply or "unavailable" in reply:
                 self.loading -= 1
-                if not self.loading:
+                if self._ahead:
+                    self._send_next()
+                elif not self.loading:
                     self.due = time.monotonic() + self.deadline_seconds
             if "pid" in reply:
                 self.child = int(reply["pid"])
             yield reply
+
+    def revived(self) -> None:
+        """Another child took the place of one that died, and knows of no job."""
+        self.place, self.reviving, self.loading = None, False, 0
+        self._ahead.clear()
 
     def stop_job(self) -> None:
         """Kill the child that works at the present job; another one takes its place."""
@@ -290,7 +305,7 @@ class VerifierProcesses:
             if worker.place is not None:
                 why = f"the verifier's process ended with code {reply['died']}"
                 results[worker.place] = NotJudged("died", why)
-            worker.place, worker.reviving, worker.loading = None, False, 0
+            worker.revived()
             return
         judgment = _judgment(reply)
         current = reply.get("number") == worker.number

@@ -280,3 +280,13 @@ def test_readings_of_an_answer_name_one_value_or_none():
     assert mathematics.commitments("17 or 18") == []
     assert mathematics.commitments("x" * 20_001) == []
     assert mathematics.commitments("It is 18 km.") == ["$18$"]
+
+
+def test_packages_of_several_kinds_asked_for_at_once_are_all_loaded(processes, monkeypatch):
+    monkeypatch.setattr(workers, "START_SECONDS", 20.0)
+    families = ("chain_sum", "basic_arithmetic", "letter_counting")
+    processes.prepare([logic("", family) for family in families] + [maths("1", "")])
+    begun = time.monotonic()
+    assert processes.run([logic("-2"), maths("1", "1")]) == [RIGHT, RIGHT]
+    assert processes.started == 1
+    assert time.monotonic() - begun < 20.0
