@@ -151,7 +151,7 @@ def _prompt(source: PromptSource, row: Document) -> RLPrompt:
         prompt=question.strip(),
         answer=str(answer).strip(),
         family=str(family),
-        verifier=source.verifier,
+        verifier=source.verifier_name,
         entry=values,
         judge=source.judge,
     )

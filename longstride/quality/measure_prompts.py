@@ -101,7 +101,7 @@ def _facts(
         "pass_rate_measured": prompt.pass_rate is not None,
         "pass_rate": prompt.pass_rate,
         "prompt_words": len(prompt.prompt.split()),
-        "tests": tests_of(prompt),
+        "tests": count_tests(prompt),
     }
 
 
@@ -123,7 +123,7 @@ def _verifier_facts(prompt: RLPrompt) -> RowFacts:
     }
 
 
-def tests_of(prompt: RLPrompt) -> int | None:
+def count_tests(prompt: RLPrompt) -> int | None:
     """How many tests judge a program: cases, asserts, or named tests; None: no program is asked."""
     from longstride.rewards.verifiers import CODE, SOFTWARE_ENGINEERING
 

@@ -155,7 +155,20 @@ def test_parquet_and_arrow_hold_prompts_too(tmp_path):
 def test_what_a_model_judges_keeps_its_type(tmp_path):
     source = write(tmp_path, [row("Prove that 2 is prime.", "Its divisors are 1 and 2.")])
     found = read_prompts([source.model_copy(update={"judge": "model"})], [])
-    assert [p.judge for p in found.prompts] == ["model"]
+    assert [(p.judge, p.verifier) for p in found.prompts] == [("model", "consistency")]
+
+
+def test_a_rule_can_not_be_the_verifier_of_what_a_model_judges():
+    with pytest.raises(ValueError, match="name one of consistency, pairwise, or none"):
+        PromptSource(name="mine", uri="x", judge="model", verifier="exact_match")
+
+
+def test_a_whole_prompt_that_a_model_judges_must_name_a_verifier_of_models(tmp_path):
+    prompt = {"id": "p", "prompt": "Prove it.", "answer": "So.", "family": "f", "level": 0,
+              "entry": {}, "verifier": "exact_match", "judge": "model"}  # fmt: skip
+    source = write(tmp_path, [prompt]).model_copy(update={"format": "prompts"})
+    with pytest.raises(DataError, match="judged by a model, but names verifier 'exact_match'"):
+        read_prompts([source], [])
 
 
 @settings(max_examples=40, deadline=None)
