@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longstride.errors import DataError
+from longstride.store.locations import s3_files
 from schemas.data import FileSource
 
 TEXT_SUFFIXES = (
@@ -86,14 +87,12 @@ def list_files(source: FileSource) -> list[tuple[str, object, object]]:
 def _open_storage(source: FileSource) -> tuple[Any, str, tuple[type[Exception], ...]]:
     import fsspec.core
 
-    errors: tuple[type[Exception], ...] = (OSError,)
     if source.uri.startswith("s3://"):
-        from botocore.exceptions import (
-            BotoCoreError,
-            ClientError,
-        )
+        from botocore.exceptions import BotoCoreError, ClientError
 
-        errors = (OSError, BotoCoreError, ClientError)
+        storage = s3_files()
+        root = storage._strip_protocol(source.uri)
+        return storage, root, (OSError, BotoCoreError, ClientError)
     try:
         storage, root = fsspec.core.url_to_fs(source.uri)
     except (ValueError, ImportError) as error:
@@ -101,7 +100,7 @@ def _open_storage(source: FileSource) -> tuple[Any, str, tuple[type[Exception], 
             f"source {source.name!r}: {source.uri} is no location that can be read ({error}); use "
             "a local path, file:// or s3://"
         ) from error
-    return storage, root, errors
+    return storage, root, (OSError,)
 
 
 def _is_usable(name: str) -> bool:
