@@ -10,6 +10,7 @@ import torch
 from longstride.model.hybrid import HybridModel
 from longstride.recipe.stages import extension_of
 from longstride.store.seeds import stream_seed
+from longstride.tokens.tokenizer import Tokenizer
 from longstride.training import resuming
 from longstride.training.checkpoints import Checkpoint, open_checkpoint, publish_checkpoint
 from longstride.training.context import (
@@ -196,7 +197,11 @@ def train_on_ranks(
             tokens_seen=checkpoint.manifest.tokens_seen
             + plan.steps * plan.rows_per_step * training.window,
             recipe_digest=recipe.digest(),
-            parents={"checkpoint": checkpoint.digest, "packed": rows.digest},
+            parents={
+                "checkpoint": checkpoint.digest,
+                "packed": rows.digest,
+                **({"tokenizer": Tokenizer.load(tokenizer).digest} if tokenizer else {}),
+            },
             metrics=final | cells(position.observers[CONTEXT], context),
         )
         resuming.discard(place.directory, place.key)

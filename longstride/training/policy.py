@@ -265,7 +265,10 @@ def _publish_checkpoint(
         step=loop.state.step,
         tokens_seen=checkpoint.manifest.tokens_seen,
         recipe_digest=loop.recipe.digest(),
-        parents={"checkpoint": checkpoint.digest},
+        parents={
+            "checkpoint": checkpoint.digest,
+            "tokenizer": loop.collector.tokenizer.digest,
+        },
         metrics={name: value for name, value in final.items() if name.startswith("rl/")},
         optimizer_state=optimizer_state,
         records=records,

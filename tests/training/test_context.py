@@ -9,6 +9,7 @@ from training_parts import MODEL, tokenizer_directory, trained_tokenizer, write_
 from longstride.evals.passkey import DEPTHS, PasskeyRow, passkey_rows
 from longstride.model.hybrid import HybridModel
 from longstride.recipe.loading import load_recipe
+from longstride.tokens.tokenizer import Tokenizer
 from longstride.training import language
 from longstride.training.checkpoints import read_manifest
 from longstride.training.engine import TorchEngine
@@ -133,6 +134,12 @@ def extended(tmp_path_factory):
     )  # fmt: skip
     rows = [json.loads(line) for line in (folder / "m" / "metrics.jsonl").read_text().splitlines()]
     return folder, final, rows
+
+
+def test_a_stage_records_the_tokenizer_that_it_was_given(extended):
+    folder, _, _ = extended
+    tokenizer = Tokenizer.load(tokenizer_directory())
+    assert read_manifest(folder / "out").parents["tokenizer"] == tokenizer.digest
 
 
 def test_an_extension_stage_measures_positions_and_passkeys_before_and_after(extended):

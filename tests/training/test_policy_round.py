@@ -12,6 +12,7 @@ from longstride.errors import DataError
 from longstride.recipe.loading import load_recipe
 from longstride.store.artifacts import digest_of_artifact, publish
 from longstride.store.files import read_json, read_jsonl, write_json, write_jsonl
+from longstride.tokens.tokenizer import Tokenizer
 from longstride.training.checkpoints import read_manifest
 from longstride.training.ladder import expand_ladder, start_ladder
 from longstride.training.language import initialise
@@ -126,6 +127,13 @@ def test_answers_cut_off_at_the_window_can_be_left_out_of_the_loss(noisy, paths)
     trained = [r for r in rollouts if r.importance_weights]
     assert cut and trained
     assert all(r.finish_reason != "length" for r in trained)
+
+
+def test_a_round_records_the_weights_and_the_tokenizer_that_it_came_from(recipe, paths):
+    run_round(recipe, 1, paths)
+    parents = read_manifest(paths.out_checkpoint).parents
+    assert parents["checkpoint"] == digest_of_artifact(read_manifest(paths.checkpoint))
+    assert parents["tokenizer"] == Tokenizer.load(paths.tokenizer).digest
 
 
 def test_what_was_solved_travels_with_the_weights_and_retires_prompts(recipe, paths):
