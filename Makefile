@@ -94,8 +94,9 @@ format: $(READY)  ## Rewrite the code in the project's style.
 type: $(READY)  ## Strict types on schemas/ and longstride/.
 	$(BIN)/mypy
 
-compile: $(READY)  ## Compile every shipped recipe to pipelines/compiled/, and refresh JSON Schema.
+compile: $(READY)  ## Compile every shipped recipe to pipelines/compiled/; refresh JSON Schema and the page of checks.
 	$(BIN)/python -m pipelines.refresh
+	$(BIN)/python -m longstride.quality.catalogue
 
 bench: $(READY)  ## Measure the executor beside kfp.local, and the model; prints ratios.
 	$(BIN)/python benchmarks/executor_overhead.py
