@@ -82,7 +82,7 @@ def test_check_shows_the_memory_of_each_task_and_what_does_not_fit(capsys):
 
 def test_check_shows_the_threshold_of_the_recipe_and_not_the_default(capsys):
     _, output, _ = said(capsys, "check", MICRO)
-    (line,) = [line for line in output.splitlines() if "mean_word_length" in line]
+    (line,) = [line for line in output.splitlines() if "zero_spread" in line]
     assert line.split()[-1] == "1"
 
 

@@ -15,7 +15,6 @@ from longstride.data.measures.prose import prose_facts
 from longstride.data.measures.secrets import email_count, public_ip_count, secret_count
 from longstride.data.measures.words import WordHasher, ngrams, split_words, without_punctuation
 from longstride.quality.measure_chat import _REFLECTION
-from longstride.quality.measure_documents import mixture_facts
 
 VOCABULARY = [f"word{number}" for number in range(2_000)]
 
@@ -185,16 +184,6 @@ def test_duplicate_ngrams_follow_datatroves_definition(n):
         at += n if gram in seen else 1
         seen.add(gram)
     assert facts(text)[f"duplicate_{n}gram_share"] == pytest.approx(characters / len(text))
-
-
-def test_mixture_divergence_equals_the_closed_form():
-    from quality_parts import make_recipe
-
-    found = mixture_facts(Counter(book=50, code=30, reasoning=20), make_recipe())
-    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.6, 0.25, 0.15])
-    assert found["mixture_kl"] == pytest.approx((p * np.log(p / q)).sum())
-    assert found["reasoning_related_gap"] == pytest.approx(0.0)
-    assert mixture_facts(Counter(web=1), make_recipe())["mixture_kl"] == math.inf
 
 
 @pytest.mark.parametrize(
