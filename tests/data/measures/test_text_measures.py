@@ -6,7 +6,6 @@ import math
 import random
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from longstride.data.measures.minhash import BANDS, ROWS, near_duplicates, shingle_set, signatures
