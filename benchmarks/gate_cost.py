@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from longstride.cli.commands import recipe_folder
+from longstride.cli.recipes import recipe_folder
 from longstride.quality.frame import MEASURED, RowWriter
 from longstride.quality.gate import INPUTS, _open
 from longstride.quality.subject import Subject
